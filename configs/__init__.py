@@ -1,0 +1,1 @@
+"""Ready-made configurations: `fne train NAME` finds them."""

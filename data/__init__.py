@@ -1,0 +1,1 @@
+"""Data sets and the ways to deal them to nodes."""

@@ -1,0 +1,196 @@
+"""What every loader needs: find its files, check its arrays, split without favouring a class.
+
+Files are looked for in the folder that the user names, else in `$FNE_DATA`, else in the user's cache folder.
+Only the cache folder is ever written to, and only when a download was asked for.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from http.client import HTTPException
+from pathlib import Path
+
+import numpy as np
+import platformdirs
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fne.errors import DataError, SettingError
+from fne.types import Dataset
+
+
+# ------------------------------------------------------------------------------------------------ files
+def cache_folder() -> Path:
+    """Return the user's cache folder of the toolkit; it need not exist."""
+    return Path(platformdirs.user_cache_dir("fne", appauthor=False))
+
+
+def locate(what: str, names: Sequence[str], path: str | None, remedies: Sequence[str]) -> Path:
+    """Return the first file or folder that exists among `names`.
+
+    Args:
+        what: what is looked for, as the error names it.
+        names: alternatives, each a path relative to the root of all data, such as `mnist/MNIST/raw/x.gz`.
+        path: the user's own place, and then the only one: the file itself, its folder, or a folder above it.
+        remedies: ways to get the data, each a line of the error.
+
+    Raises:
+        DataError: nothing is there; says what, every place where it looked, and the ways to get it.
+    """
+    if path is not None:
+        given = Path(path).expanduser().absolute()
+        if given.is_file():
+            return given
+        # The user may name the folder itself or any folder above it.
+        steps = [name.split("/") for name in names]
+        names = ["/".join(parts[start:]) for parts in steps for start in reversed(range(len(parts)))]
+        roots = [(given, "data.path")]
+        looked = [] if given.exists() else [f"{given} (data.path: no such file or folder)"]
+    else:
+        folder = os.environ.get("FNE_DATA")
+        roots = [(Path(folder).expanduser().absolute(), "$FNE_DATA")] if folder else []
+        roots.append((cache_folder(), "cache folder"))
+        looked = [] if folder else ["$FNE_DATA (not set)"]
+
+    for root, origin in roots:
+        for name in names:
+            if (root / name).exists():
+                return root / name
+            if root.exists() or path is None:
+                looked.append(f"{root / name} ({origin})")
+    lines = [f"{what}: not found. Looked for", *(f"  {place}" for place in looked), "Ways to get it:"]
+    raise DataError("\n".join([*lines, *(f"  {n}. {remedy}" for n, remedy in enumerate(remedies, 1))]))
+
+
+def fetch(name: str, folder: str) -> None:
+    """Let torchvision fetch its data set `name` into `folder` of the cache folder, checksums included.
+
+    Raises:
+        DataError: there is no torchvision, no network, or no room; says which.
+    """
+    root = cache_folder() / folder
+    try:
+        from torchvision import datasets  # type: ignore[import-untyped]
+
+        root.mkdir(parents=True, exist_ok=True)
+        getattr(datasets, name)(root, download=True)
+    except (ImportError, OSError, RuntimeError, HTTPException) as error:
+        raise DataError(
+            f"{name}: the download into {root} failed ({error}); "
+            "get the files some other way and set data.path"
+        ) from error
+
+
+# ------------------------------------------------------------------------------------------------ checks
+def check_arrays(
+    name: str, x: Tensor, y: Tensor, classes: Sequence[str] | None, *, least_classes: int = 2
+) -> None:
+    """Refuse arrays that would spoil a run without a sound.
+
+    Args:
+        name: what the arrays are, as the error names it.
+        x: inputs `[N, *shape]`.
+        y: labels `[N]` (integers), or targets `[N, outputs]` where `classes` is `None`.
+        classes: class names, or `None` for regression.
+        least_classes: how many classes must occur.
+
+    Raises:
+        DataError: no samples; unequal lengths; NaN or infinite values; labels outside the classes; fewer than
+            `least_classes` classes.
+    """
+    if len(x) == 0 or len(x) != len(y):
+        raise DataError(
+            f"{name}: {len(x)} inputs and {len(y)} targets; there must be as many of both, at least one"
+        )
+    for array, title in ((x, "inputs"), (y, "targets")):
+        bad = ~torch.isfinite(array)
+        if bad.any():
+            first = bad.nonzero()[0].tolist()
+            raise DataError(
+                f"{name}: {int(bad.sum())} of the {title} are NaN or infinite, the first at index {first}; "
+                "repair or drop these samples"
+            )
+    if classes is None:
+        return
+    outside = ((y < 0) | (y >= len(classes))).nonzero()
+    if len(outside):
+        index = int(outside[0])
+        raise DataError(
+            f"{name}: {len(outside)} labels are outside the classes 0 to {len(classes) - 1}, "
+            f"the first is {int(y[index])} at index {index}"
+        )
+    there = np.unique(y.numpy()).tolist()
+    if len(there) < least_classes:
+        raise DataError(
+            f"{name}: all {len(y)} labels are of class {classes[there[0]]!r}; "
+            f"at least {least_classes} classes are needed"
+        )
+
+
+def check_dataset(dataset: Dataset) -> Dataset:
+    """Return `dataset` after `check_arrays` on its parts; all but training may be empty, or of one class."""
+    for part, title, least in (
+        (dataset.train, "training", 2),
+        (dataset.validation, "validation", 1),
+        (dataset.test, "test", 1),
+    ):
+        if part is dataset.train or len(part):
+            name = f"{dataset.name}, {title} part"
+            check_arrays(name, part.x, part.y, dataset.classes, least_classes=least)
+    return dataset
+
+
+# ------------------------------------------------------------------------------------------------ splits
+def training_size(total: int, validation: int, test: int = 0) -> int:
+    """Return how many of `total` samples are left to train on.
+
+    Raises:
+        SettingError: none is left; names the setting that takes too many.
+    """
+    if test >= total:
+        raise SettingError("data.test", test, f"below {total}, the number of samples there are")
+    if validation + test >= total:
+        raise SettingError(
+            "data.validation", validation, f"below {total - test}, the number of samples beside the test part"
+        )
+    return total - validation - test
+
+
+def renumbered(y: Tensor) -> tuple[Tensor, NDArray[np.int64]]:
+    """Return labels numbered 0 to C-1 in the order of their values `[N]`, and how often each occurs `[C]`."""
+    _, inverse, counts = np.unique(y.numpy(), return_inverse=True, return_counts=True)
+    return torch.from_numpy(inverse), counts
+
+
+def stratified_split(y: Tensor, sizes: Sequence[int], generator: torch.Generator) -> list[Tensor]:
+    """Return one index tensor per size: disjoint, covering, shuffled; classes within one of their share.
+
+    For a split that keeps further proportions (the subjects', say) pass one label per combination.
+
+    Args:
+        y: labels `[N]`, any integers.
+        sizes: samples per part, N in all.
+        generator: decides who goes where.
+    """
+    labels, counts = renumbered(y)
+    wanted = np.array(sizes)
+    total = len(y)
+    assert int(wanted.sum()) == total, (sizes, total)
+    quota = wanted[:, None] * counts[None, :] // total
+    # Round both margins at once: each class deals its left-over samples, one a part, to the parts that lack
+    # most. This always comes out even (Gale-Ryser): the exact shares are themselves a fractional solution.
+    lacking = wanted - quota.sum(1)
+    for label, left in enumerate((counts - quota.sum(0)).tolist()):
+        receivers = np.argsort(-lacking, kind="stable")[:left]
+        quota[receivers, label] += 1
+        lacking[receivers] -= 1
+
+    order = torch.randperm(total, generator=generator)
+    part = torch.empty(total, dtype=torch.int64)
+    for label in range(len(counts)):
+        part[labels[order] == label] = torch.arange(len(sizes)).repeat_interleave(
+            torch.from_numpy(quota[:, label])
+        )
+    return [order[part == number] for number in range(len(sizes))]

@@ -1,0 +1,25 @@
+"""Federated neuroevolution: train models over data that stays with its owners, without gradients."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+__all__ = ["Key", "__version__", "load_model", "register", "train"]
+
+if TYPE_CHECKING:
+    from fne.experiment import load_model, train
+    from fne.registry import Key, register
+
+
+def __getattr__(name: str) -> Any:
+    """Import on first use: `import fne` and the command's `--help` cost no torch (2 s)."""
+    if name in {"train", "load_model"}:
+        from fne import experiment
+
+        return getattr(experiment, name)
+    if name in {"register", "Key"}:
+        from fne import registry
+
+        return getattr(registry, name)
+    raise AttributeError(f"module 'fne' has no attribute {name!r}")

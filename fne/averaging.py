@@ -1,0 +1,142 @@
+"""The server half of weight averaging: w + the weighted mean of the nodes' deltas. Methods in strategies/ name it.
+
+Source: McMahan et al., "Communication-efficient learning of deep networks from decentralized data", AISTATS 2017,
+algorithm 1. Replies are sums over samples, so `reduce="sum"` gives the weighted mean over the nodes that answered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fne.errors import RunError, SettingError
+from fne.evolution.fitness import check_loss
+from fne.evolution.genome import buffers_of
+from fne.randomness import derive_seed, generator
+from fne.tasks import BUFFER
+from fne.types import Header, LearningTask, Metrics, Request, Result, Round, Scalar
+
+
+class Averaging:
+    """A strategy that sends the global weights, lets nodes train, and moves by the mean of their deltas.
+
+    Args:
+        task: model and validation.
+        seed: of the run.
+        rounds: horizon.
+        loss: of training and validation.
+        fraction: of the nodes that take part in a round, at least one node.
+        lr, lr_decay: local learning rate of round t is `lr * lr_decay ** t`.
+        options: what the node task `train` takes besides `loss` and `lr`.
+        returns: `best` on validation or `last`.
+        pooled: the method is not federated: deal all data to one node.
+    """
+
+    def __init__(
+        self,
+        task: LearningTask,
+        *,
+        seed: int,
+        rounds: int,
+        loss: str,
+        fraction: float,
+        lr: float,
+        lr_decay: float = 1.0,
+        options: Mapping[str, Scalar],
+        returns: str,
+        pooled: bool = False,
+    ) -> None:
+        check_loss(loss, classification=task.classification)
+        self.seed, self.horizon, self.step = seed, rounds, 0
+        self.pooled = pooled
+        self._task, self._loss, self._fraction = task, loss, fraction
+        self._lr, self._decay, self._options, self._returns = lr, lr_decay, dict(options), returns
+        module = task.new_model(derive_seed(seed, "global"))
+        self._weights = task.layout.flatten(module)
+        self._buffers = buffers_of(module)
+        self._best: tuple[Tensor, dict[str, Tensor]] = (self._weights, self._buffers)
+        self._best_score = -float("inf")
+
+    @property
+    def done(self) -> bool:
+        """Whether the horizon is reached."""
+        return self.step >= self.horizon
+
+    def ask(self, nodes: Sequence[str]) -> Request:
+        """Return the global weights for this round's nodes."""
+        if not nodes:
+            raise SettingError("data.nodes", 0, "at least 1")
+        count = max(1, round(self._fraction * len(nodes)))
+        picked = torch.randperm(len(nodes), generator=generator(self.seed, "nodes", self.step))[:count]
+        common = {"parameters": self._weights, **{BUFFER + n: b for n, b in self._buffers.items()}}
+        options: dict[str, Scalar] = {
+            **self._options, "loss": self._loss, "lr": self._lr * self._decay**self.step,
+        }  # fmt: skip
+        chosen = tuple(nodes[i] for i in sorted(picked.tolist()))
+        return Request(
+            Header(self.seed, self.step), "train", chosen, common=common, options=options, reduce="sum"
+        )
+
+    def tell(self, round_: Round) -> Metrics:
+        """Move the global weights and validate them."""
+        (reply,) = round_.replies
+        samples = float(reply.payload["samples"][0])
+        if samples <= 0:
+            raise RunError(f"round {self.step}: the nodes that answered hold {samples:g} samples in all")
+        mean_delta = reply.payload["delta"].double() / samples
+        self._weights = (self._weights.double() + mean_delta).float()
+        self._buffers = {
+            name: _averaged(reply.payload[BUFFER + name], samples, old)
+            for name, old in self._buffers.items()
+        }  # fmt: skip
+        validation = self._task.evaluate(
+            self._weights.unsqueeze(0), loss=self._loss, buffers=self._buffers
+        )  # fmt: skip
+        accuracy, loss = float(validation["accuracy"][0]), float(validation["loss"][0])
+        score = accuracy if self._task.classification else -loss
+        self.step += 1
+        if score > self._best_score:
+            self._best, self._best_score = (self._weights, self._buffers), score
+        trained = float(reply.payload["loss"][0]) / samples
+        return {
+            "round": self.step,
+            "evaluations": None,
+            "loss_best": trained,
+            "loss_mean": trained,
+            "accuracy_validation": accuracy if self._task.classification else None,
+            "loss_validation": loss,
+            "nonfinite": 0,
+        }
+
+    def result(self) -> Result:
+        """Return the model of the run, as `returns` says."""
+        weights, buffers = self._best if self._returns == "best" else (self._weights, self._buffers)
+        return Result("model", weights, buffers)
+
+    def champion(self) -> Result:
+        """Return the global model of the round told last."""
+        return Result("model", self._weights, self._buffers)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return weights, buffers, best model, counters."""
+        return {
+            "step": self.step, "weights": self._weights,
+            "buffers": self._buffers, "best_weights": self._best[0], "best_buffers": self._best[1],
+            "best_score": self._best_score,
+        }  # fmt: skip
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what `state_dict` returned."""
+        self.step = state["step"]
+        self._weights, self._buffers = state["weights"], state["buffers"]
+        self._best = (state["best_weights"], state["best_buffers"])
+        self._best_score = state["best_score"]
+
+
+def _averaged(total: Tensor, samples: float, old: Tensor) -> Tensor:
+    """Return the weighted mean in the buffer's own type; integers are rounded, never turned into floats."""
+    mean = total.double() / samples
+    return mean.to(old.dtype) if old.is_floating_point() else mean.round().to(old.dtype)

@@ -1,0 +1,1 @@
+"""Engines: where the nodes are and how a request reaches them."""

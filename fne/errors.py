@@ -1,0 +1,53 @@
+"""What goes wrong, in the user's words: what was wrong, the value, what to do. The command exits with status 2.
+
+All of them are `ValueError`s, so library users may catch that; none shows a traceback in the command.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+
+
+class FneError(ValueError):
+    """A mistake or a circumstance that the user can mend; its text says how."""
+
+
+class SettingError(FneError):
+    """A setting that is well-formed but cannot work here, such as more nodes asked than exist.
+
+    Args:
+        key: dotted name of the setting, such as `strategy.subset_size`.
+        value: what was given.
+        allowed: what would do, as the end of "must be ...".
+    """
+
+    def __init__(self, key: str, value: object, allowed: str) -> None:
+        super().__init__(f"{key} = {value!r}: must be {allowed}")
+        self.key, self.value, self.allowed = key, value, allowed
+
+
+class ConfigError(FneError):
+    """All mistakes of a configuration at once."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = tuple(problems)
+
+
+class DataError(FneError):
+    """Data that are missing, broken, or too few for what is asked."""
+
+
+class CheckpointError(FneError):
+    """A checkpoint that is missing, damaged, or belongs to another run."""
+
+
+class RunError(FneError):
+    """A run that cannot go on: too few replies, a full disk. What was checkpointed stays."""
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return `, did you mean 'x'?` for the nearest known word, or an empty string."""
+    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f", did you mean {near[0]!r}?" if near else ""

@@ -1,0 +1,1 @@
+"""What a population is, how it is evaluated and how it varies."""

@@ -1,0 +1,205 @@
+"""Forward of `P` models over a batch behind one function: `loop`, `vmap` or `stacked`, chunked by memory.
+
+Which path wins depends on model and device (on a CPU loops and a model's own population form, on a GPU few large
+launches), so it is taken from a static table, from a timed trial (`path=auto`) or from the config; it is resolved
+once and recorded, because the last bits of a result depend on it. All paths agree within 1e-5.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+
+from fne.errors import SettingError
+from fne.evolution import fitness
+from fne.evolution.genome import Layout, fill_buffers
+from fne.types import Samples, Tensors
+
+Path = Literal["loop", "vmap", "stacked"]
+PATHS: tuple[Path, ...] = ("loop", "vmap", "stacked")
+
+CPU_WORKING_SET = 256 * 2**20
+"""Bytes of activations a pass on a CPU: larger passes gain nothing there (benchmarks/evaluate.py)."""
+LARGEST_TILE = 512
+FULL_CHUNK = 16
+"""Individuals a pass from which on more of them gain nothing on a CPU; the tile shrinks to make room for them."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a population is evaluated: `path`, `chunk` individuals and `tile` samples a pass."""
+
+    path: Path
+    chunk: int
+    tile: int
+
+
+class Evaluator:
+    """Evaluates populations of one module on one device; the module is its own copy and stays in eval mode."""
+
+    def __init__(self, module: nn.Module, plan: Plan, *, output: str) -> None:
+        self.module = module.eval()
+        self.layout = Layout(module)
+        self.plan = plan
+        self.output = output
+        self.device = next(module.parameters()).device
+        parameters = dict(module.named_parameters())
+        self._slots = [(parameters[leaf.name], leaf) for leaf in self.layout.leaves]
+        if plan.path == "stacked" and not hasattr(module, "forward_population"):
+            raise SettingError(
+                "evaluation.path", "stacked", f"loop or vmap: {type(module).__name__} has no forward_population"
+            )
+
+    @torch.inference_mode()
+    def sample_losses(self, population: Tensor, samples: Samples, loss: str) -> Tensor:
+        """Return the loss of each individual on each sample, `[P, N]` float32 on the device.
+
+        Args:
+            population: `[P, D]`.
+            samples: `N` of them, on this device.
+            loss: a name of `fitness.Loss`.
+        """
+        result = torch.empty(len(population), len(samples), device=self.device)
+        for rows, columns, logits in self._passes(population, samples.x):
+            result[rows, columns] = fitness.sample_losses(loss, logits, samples.y[columns], self.output)
+        return result
+
+    @torch.inference_mode()
+    def evaluate(
+        self, population: Tensor, samples: Samples, *, loss: str, buffers: Tensors | None = None
+    ) -> dict[str, Tensor]:
+        """Return mean `loss` and `accuracy` (NaN without labels) of each individual, float64 `[P]` on the CPU."""
+        if buffers:
+            fill_buffers(self.module, buffers)
+        labels = samples.y.dtype == torch.int64
+        total = torch.zeros(len(population), dtype=torch.float64, device=self.device)
+        right = torch.zeros_like(total)
+        for rows, columns, logits in self._passes(population, samples.x):
+            y = samples.y[columns]
+            total[rows] += fitness.sample_losses(loss, logits, y, self.output).double().sum(dim=1)
+            if labels:
+                right[rows] += fitness.correct(logits, y)
+        accuracy = right / len(samples) if labels else torch.full_like(total, torch.nan)
+        return {"loss": (total / len(samples)).cpu(), "accuracy": accuracy.cpu()}
+
+    def logits(self, population: Tensor, x: Tensor) -> Tensor:
+        """Return the logits `[P, N, C]` of individuals `[P, D]` on inputs `[N, *shape]`, unchunked results joined."""
+        with torch.inference_mode():
+            rows: dict[int, list[Tensor]] = {}
+            for chunk, _, values in self._passes(population, x):
+                rows.setdefault(chunk.start, []).append(values)
+            return torch.cat([torch.cat(parts, dim=1) for parts in rows.values()])
+
+    def _passes(self, population: Tensor, x: Tensor) -> Iterator[tuple[slice, slice, Tensor]]:
+        population = population.to(self.device)
+        forward = {"loop": self._loop, "vmap": self._vmap, "stacked": self._stacked}[self.plan.path]
+        for p in range(0, len(population), self.plan.chunk):
+            rows = slice(p, min(p + self.plan.chunk, len(population)))
+            for n in range(0, len(x), self.plan.tile):
+                columns = slice(n, min(n + self.plan.tile, len(x)))
+                yield rows, columns, forward(population[rows], x[columns])
+
+    def _loop(self, population: Tensor, x: Tensor) -> Tensor:
+        outputs = []
+        for genes in population:
+            for parameter, leaf in self._slots:
+                parameter.copy_(genes[leaf.start : leaf.stop].view(leaf.shape))
+            outputs.append(self.module(x))
+        return torch.stack(outputs)
+
+    def _vmap(self, population: Tensor, x: Tensor) -> Tensor:
+        def forward(parameters: dict[str, Tensor]) -> Any:
+            return functional_call(self.module, parameters, (x,))
+
+        result: Tensor = vmap(forward)(self.layout.unflatten(population))
+        return result
+
+    def _stacked(self, population: Tensor, x: Tensor) -> Tensor:
+        result: Tensor = self.module.forward_population(self.layout.unflatten(population), x)  # type: ignore[operator]
+        return result
+
+
+# ------------------------------------------------------------------------------------------------ planning
+def resolve_plan(
+    module: nn.Module,
+    example: Tensor,
+    settings: Mapping[str, Any],
+    *,
+    output: str,
+) -> Plan:
+    """Return the plan for a module on its device.
+
+    Args:
+        module: on the device where it will be evaluated.
+        example: inputs `[N, *shape]` like a node's, on the same device; they are timed with `path=auto`.
+        settings: `path` (`table`, `auto` or a path), `chunk`, `tile` (numbers or `None`), `memory` in bytes.
+        output: as in `Evaluator`.
+
+    Raises:
+        SettingError: where one individual on one sample does not fit into `memory`.
+    """
+    device = example.device
+    budget = int(settings["memory"])
+    per_sample = activation_bytes(module, example[:1])
+    if per_sample > budget:
+        raise SettingError(
+            "evaluation.memory", budget, f"at least {per_sample} bytes, what one model needs for one sample"
+        )
+    if device.type == "cpu":
+        budget = max(min(budget, CPU_WORKING_SET), per_sample)
+    tile = settings["tile"]
+    if tile is None:
+        tile = LARGEST_TILE
+        while tile > 1 and FULL_CHUNK * tile * per_sample > budget:
+            tile //= 2
+    chunk = settings["chunk"] or max(1, budget // (tile * per_sample))
+    path = settings["path"]
+    has_stacked = hasattr(module, "forward_population")
+    if path == "table":  # the model's own form was written because it is the fastest on a CPU
+        path = "stacked" if has_stacked else ("loop" if device.type == "cpu" else "vmap")
+    elif path == "auto":
+        candidates = [p for p in PATHS if p != "stacked" or has_stacked]
+        path = min(candidates, key=lambda p: _seconds(module, Plan(p, chunk, tile), example, output))
+    return Plan(path, chunk, tile)
+
+
+def activation_bytes(module: nn.Module, x: Tensor) -> int:
+    """Return an upper estimate of one individual's activations for one sample `x [1, *shape]`, in bytes.
+
+    The sum over all layers of their output, doubled for what a layer needs besides.
+    """
+    total = 0
+
+    def count(_: nn.Module, __: Any, result: Any) -> None:
+        nonlocal total
+        if isinstance(result, Tensor):
+            total += result.numel() * result.element_size()
+
+    leaves = [m for m in module.modules() if not any(m.children())]
+    hooks = [m.register_forward_hook(count) for m in leaves]
+    try:
+        with torch.inference_mode():
+            out = module(x)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return 2 * max(total, out.numel() * out.element_size())
+
+
+def _seconds(module: nn.Module, plan: Plan, x: Tensor, output: str) -> float:
+    evaluator = Evaluator(module, plan, output=output)
+    population = evaluator.layout.flatten(module).repeat(min(plan.chunk, 16), 1).to(x.device)
+    best = float("inf")
+    for _ in range(3):
+        start = time.perf_counter()
+        evaluator.logits(population, x)
+        if x.is_cuda:
+            torch.cuda.synchronize()
+        best = min(best, time.perf_counter() - start)
+    return best

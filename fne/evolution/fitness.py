@@ -1,0 +1,65 @@
+"""Losses and accuracy of `P` models at once, per sample. Models give logits; everything here is minimised.
+
+`nmse` is FNE's eq. (5) as it was meant: the quantity maximised is the negative of the squared error summed over the
+outputs and averaged over the samples; inside it is minimised without the sign. `mse` averages over the outputs too
+(the scale of the paper's Table 1). Sums over samples are taken in float64 and divided once: no mean of means.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from fne.errors import SettingError
+
+Loss = Literal["nmse", "mse", "bce", "cross_entropy"]
+_FOR_LABELS = {"bce", "cross_entropy"}
+DISPLAY_SIGN = {"nmse": -1}
+"""Losses shown with another sign than the one minimised."""
+
+
+def check_loss(loss: str, *, classification: bool) -> None:
+    """Raise `SettingError` where a loss needs labels and the targets are numbers."""
+    if loss in _FOR_LABELS and not classification:
+        raise SettingError("strategy.loss", loss, "nmse or mse for regression targets")
+
+
+def predictions(logits: Tensor, output: str) -> Tensor:
+    """Return probabilities (`softmax`, `sigmoid`) or the values themselves (`linear`), same shape as `logits`."""
+    if output == "softmax":
+        return logits.softmax(dim=-1)
+    return logits.sigmoid() if output == "sigmoid" else logits
+
+
+def sample_losses(loss: str, logits: Tensor, targets: Tensor, output: str) -> Tensor:
+    """Return the loss of each individual on each sample.
+
+    Args:
+        loss: `nmse` (sum over outputs), `mse` (mean over outputs), `bce` (from logits, mean over outputs),
+            `cross_entropy` (from logits).
+        logits: `[P, N, C]`.
+        targets: labels int64 `[N]` or values float `[N, C]`.
+        output: what the model's logits mean: `softmax`, `sigmoid`, `linear`.
+
+    Returns:
+        float tensor `[P, N]`.
+    """
+    labels = targets.dtype == torch.int64
+    if loss == "cross_entropy":
+        picked = targets.expand(logits.shape[0], -1).unsqueeze(-1)
+        return logits.logsumexp(dim=-1) - logits.gather(-1, picked).squeeze(-1)
+    wanted = F.one_hot(targets, logits.shape[-1]).to(logits.dtype) if labels else targets
+    if loss == "bce":
+        return F.binary_cross_entropy_with_logits(
+            logits, wanted.expand_as(logits), reduction="none"
+        ).mean(dim=-1)  # fmt: skip
+    squared = (predictions(logits, output if labels else "linear") - wanted).square()
+    return squared.sum(dim=-1) if loss == "nmse" else squared.mean(dim=-1)
+
+
+def correct(logits: Tensor, targets: Tensor) -> Tensor:
+    """Return the number of right answers `[P]` of logits `[P, N, C]` for labels `[N]`, as float64."""
+    return (logits.argmax(dim=-1) == targets).sum(dim=-1).double()

@@ -1,0 +1,143 @@
+"""A client worker: one process with a device that hosts one node (a hospital) or many (a simulation).
+
+A node task is a registered generator function `task(worker, nodes, request)` that yields one payload a node, in
+order; it is called once a worker, which is what lets all hosted nodes share one pass.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NoReturn
+
+import torch
+from torch import Tensor, nn
+
+from fne import randomness, registry
+from fne.evolution.evaluate import Evaluator
+from fne.types import PROTOCOL_VERSION, Header, Reply, Request, Samples, Status, Tensors
+
+
+class Refused(Exception):
+    """Raised by a task for a request that this node will not answer; the text is the reply's reason."""
+
+
+class Secrets:
+    """A node's secret key: it refuses to be printed, copied or serialised.
+
+    Args:
+        key: 32 bytes; at a real site from its own folder, in a simulation derived from the run's seed.
+        simulated: whether it is such a derived key: reports then say "simulated privacy".
+    """
+
+    __slots__ = ("_key", "simulated")
+
+    def __init__(self, key: bytes, *, simulated: bool) -> None:
+        self._key = key
+        self.simulated = simulated
+
+    @classmethod
+    def simulate(cls, seed: int, node: str) -> Secrets:
+        """Derive a reproducible key for a simulated node."""
+        return cls(hashlib.blake2b(f"simulated:{seed}:{node}".encode(), digest_size=32).digest(), simulated=True)
+
+    def seed(self, *parts: int | str) -> int:
+        """Return a 63-bit seed that nobody without the key can compute."""
+        text = "\x1f".join(str(part) for part in parts).encode()
+        return int.from_bytes(hashlib.blake2b(text, key=self._key, digest_size=8).digest(), "little") >> 1
+
+    def __repr__(self) -> str:
+        return "Secrets(hidden)"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a node's secrets stay with the node: they cannot be copied or serialised")
+
+
+@dataclass
+class Node:
+    """One data holder: its samples (on the worker's device), its memory between steps, its secrets.
+
+    A task replaces the tensors in `memory`, it does not write into them: a failed task is undone by name.
+    """
+
+    name: str
+    data: Samples
+    secrets: Secrets
+    memory: dict[str, Tensor] = field(default_factory=dict)
+
+    def generator(self, header: Header, purpose: str) -> torch.Generator:
+        """Return the public generator for this step: anybody who knows the run's seed can repeat it."""
+        return randomness.generator(header.seed, header.step, header.attempt, self.name, purpose)
+
+    def private_generator(self, header: Header, purpose: str) -> torch.Generator:
+        """Return a generator that the server cannot repeat: for noise and for choices that must stay private."""
+        seed = self.secrets.seed(header.run, header.step, header.attempt, self.name, purpose)
+        return torch.Generator().manual_seed(seed)
+
+
+class Worker:
+    """Hosts nodes on one device with one model, evaluates and trains for them."""
+
+    def __init__(self, nodes: Mapping[str, Node], evaluator: Evaluator, *, joined: bool = False) -> None:
+        self.nodes = dict(nodes)
+        self.evaluator = evaluator
+        self.joined = joined
+
+    @property
+    def module(self) -> nn.Module:
+        """The worker's module; a task that trains fills it first."""
+        return self.evaluator.module
+
+    @property
+    def device(self) -> torch.device:
+        """Where data and module are."""
+        return self.evaluator.device
+
+    def run(self, request: Request) -> Iterator[Reply]:
+        """Yield one reply for each addressed node that this worker hosts, in the request's order.
+
+        A node whose task raises is answered for with `failed` and the reason; the others go on.
+        """
+        hosted = [self.nodes[name] for name in request.nodes if name in self.nodes]
+        if request.header.protocol != PROTOCOL_VERSION:
+            reason = f"protocol {request.header.protocol}, this node speaks {PROTOCOL_VERSION}"
+            yield from (Reply(request.header, n.name, Status.REFUSED, reason) for n in hosted)
+            return
+        yield from self._run(hosted, request)
+
+    def _run(self, nodes: Sequence[Node], request: Request) -> Iterator[Reply]:
+        task = registry.load("task", request.task)
+        pending = list(nodes)
+        while pending:
+            kept = [dict(node.memory) for node in pending]
+            answered = 0
+            try:
+                for payload in task(self, tuple(pending), request):
+                    yield Reply(request.header, pending[answered].name, payload=payload)
+                    answered += 1
+                return
+            except Exception as error:
+                for node, memory in zip(pending[answered:], kept[answered:], strict=True):
+                    node.memory = memory
+                if answered == 0 and len(pending) > 1:  # a shared pass broke: who is to blame shows one by one
+                    for node in pending:
+                        yield from self._run([node], request)
+                    return
+                status = Status.REFUSED if isinstance(error, Refused) else Status.FAILED
+                yield Reply(request.header, pending[answered].name, status, _reason(error))
+                pending = pending[answered + 1 :]
+
+
+def payload_of(request: Request, node: Node) -> Tensors:
+    """Return what the request says to this node: the common tensors and its private ones."""
+    private = request.private.get(node.name)
+    return {**request.common, **private} if private else request.common
+
+
+def _reason(error: Exception) -> str:
+    """Return a short reason without the node's data: type, text, and the place in the code."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" ({frames[-1].name}, line {frames[-1].lineno})" if frames and not isinstance(error, ValueError) else ""
+    return f"{type(error).__name__}: {error}{place}"[:300]

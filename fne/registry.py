@@ -1,0 +1,277 @@
+"""Everything that has a name: strategies, models, data sets, partitions, engines, node tasks.
+
+Adding one is a decorated class or function in a file of its own:
+
+    @register("model", "cnn")
+    class CNN(nn.Module):
+        def __init__(self, shape, outputs, *, width: Annotated[int, Key("filters", ge=1)] = 16): ...
+
+Keyword-only parameters are its settings; their annotations and defaults are the only declaration. The
+catalogue *reads* them from the source, so that `fne list`, `fne show` and a config error need not import
+torch (2 s); the object itself is imported when it is used. Settings are therefore literals, in the words of
+`_VOCABULARY`.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib
+import importlib.metadata
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel
+
+from fne.errors import ConfigError, FneError, did_you_mean
+from fne.settings import Key, either, model_of
+
+__all__ = ["KINDS", "Entry", "Key", "add_plugin", "catalogue", "declared", "entry", "load", "plugin_digests",
+           "register", "settings_model"]  # fmt: skip
+
+KINDS = ("strategy", "model", "data", "partition", "engine", "task")
+RESERVED = {"seed"}
+"""Keyword-only parameters that the toolkit passes itself."""
+TAKEN = {"name": KINDS, "nodes": ("data",), "partition": ("data",)}
+"""Keys of the config section itself, which no setting of these kinds can have."""
+
+T = TypeVar("T")
+
+
+_VOCABULARY: dict[str, Any] = {
+    "Annotated": Annotated, "Literal": Literal, "Key": Key,
+    "int": int, "float": float, "str": str, "bool": bool, "list": list, "tuple": tuple, "dict": dict,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One registered thing, as its source declares it."""
+
+    kind: str
+    name: str
+    module: str
+    attribute: str
+    file: Path
+    line: int
+    doc: str
+    settings: dict[str, tuple[Any, Any]] = field(repr=False)
+    """key -> (annotation, default), `...` where there is no default."""
+
+    @property
+    def summary(self) -> str:
+        """First sentence of the docstring."""
+        return self.doc.strip().split("\n\n")[0].replace("\n", " ").strip()
+
+
+_registered: dict[tuple[str, str], Any] = {}
+_plugin_entries: dict[tuple[str, str], Entry] = {}
+_plugin_files: dict[str, Path] = {}
+
+
+def register(kind: str, name: str) -> Callable[[T], T]:
+    """Decorate a class or function to give it a name; two things of one kind and name are an error."""
+    if kind not in KINDS:
+        raise FneError(f"cannot register {name!r} as {kind!r}: kinds are {', '.join(KINDS)}")
+
+    def decorate(thing: T) -> T:
+        there = _registered.get((kind, name))
+        if there is not None and not _same_place(there, thing):
+            raise FneError(
+                f"{kind} {name!r} is registered twice: in {there.__module__} and in {thing.__module__}; "
+                "rename one (a module imported under two names counts as two)"
+            )
+        _registered[kind, name] = thing
+        return thing
+
+    return decorate
+
+
+def _same_place(a: Any, b: Any) -> bool:
+    return bool(a.__module__ == b.__module__ and a.__qualname__ == b.__qualname__)
+
+
+def catalogue(kind: str) -> dict[str, Entry]:
+    """Return everything registered under `kind` by name, sorted, without importing it."""
+    found = {**_own_entries(), **_plugin_entries}
+    return {name: entry for (k, name), entry in sorted(found.items()) if k == kind}
+
+
+def entry(kind: str, name: str) -> Entry:
+    """Return one entry; an unknown name is an error that names the nearest."""
+    known = catalogue(kind)
+    if name not in known:
+        raise FneError(f"unknown {kind} {name!r}{did_you_mean(name, known)} (known: {', '.join(known)})")
+    return known[name]
+
+
+def load(kind: str, name: str) -> Any:
+    """Import and return the registered object."""
+    found = entry(kind, name)
+    _import(found)
+    return _registered[kind, name]
+
+
+def settings_model(found: Entry) -> type[BaseModel]:
+    """Return a pydantic model of the entry's settings: unknown keys, NaN and infinities are refused."""
+    return model_of(found.name, found.settings)
+
+
+def declared(thing: Any) -> dict[str, tuple[Any, Any]]:
+    """Return the settings of an imported object by inspection; a test holds the catalogue to them."""
+    signature = inspect.signature(thing)
+    return {
+        name: (_evaluate(ast.parse(p.annotation, mode="eval").body, "", name), p.default)
+        for name, p in signature.parameters.items()
+        if p.kind is p.KEYWORD_ONLY and name not in RESERVED
+    }
+
+
+# ------------------------------------------------------------------------------------------------ plugins
+def add_plugin(path: Path) -> None:
+    """Read a user's file; its entries join the catalogue, the file is imported when one of them is used."""
+    path = path.resolve()
+    if not path.is_file():
+        raise ConfigError([f"plugins: no file {path}; give a path to a Python file, relative to the config"])
+    digest = hashlib.sha256(str(path).encode()).hexdigest()[:8]
+    module = f"fne_plugin_{path.stem}_{digest}"
+    others = {key: e for key, e in {**_own_entries(), **_plugin_entries}.items() if e.module != module}
+    fresh = _gather([(module, path)], others)  # before anything changes: a broken file leaves no trace
+    for key in [key for key, e in _plugin_entries.items() if e.module == module]:
+        del _plugin_entries[key]  # of an earlier reading
+    _plugin_entries.update(fresh)
+    _plugin_files[module] = path
+
+
+def plugin_digests() -> dict[str, str]:
+    """Return file name -> SHA-256 of every plugin in use, for the record of a run."""
+    return {str(p): hashlib.sha256(p.read_bytes()).hexdigest() for p in _plugin_files.values()}
+
+
+def _import(found: Entry) -> ModuleType:
+    path = _plugin_files.get(found.module)
+    if path is None:
+        return importlib.import_module(found.module)
+    if found.module not in sys.modules:
+        spec = importlib.util.spec_from_file_location(found.module, path)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[found.module] = module
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[found.module]
+            raise
+    return sys.modules[found.module]
+
+
+# ------------------------------------------------------------------------------------------------ reading
+@cache
+def _own_entries() -> dict[tuple[str, str], Entry]:
+    """Entries of the toolkit and of installed packages with an entry point in the group `fne.plugins`."""
+    sources: list[tuple[str, Path]] = []
+    for package in ("fne", "fne.strategies", "fne.engines", "fne.models", "fne.data"):
+        spec = importlib.util.find_spec(package)
+        assert spec is not None
+        for folder in spec.submodule_search_locations or ():
+            sources += [(f"{package}.{p.stem}", p) for p in sorted(Path(folder).glob("[!_]*.py"))]
+    for point in importlib.metadata.entry_points(group="fne.plugins"):
+        try:
+            spec = importlib.util.find_spec(point.module)
+        except ModuleNotFoundError:  # not even the package that holds it
+            spec = None
+        if spec is None or spec.origin is None:
+            raise FneError(f"entry point {point.name!r} of group fne.plugins: no module {point.module!r}")
+        sources.append((point.module, Path(spec.origin)))
+    return _gather(sources, {})
+
+
+def _gather(
+    sources: Sequence[tuple[str, Path]], others: Mapping[tuple[str, str], Entry]
+) -> dict[tuple[str, str], Entry]:
+    """Read files; a name that is there already, in them or in `others`, is an error."""
+    found: dict[tuple[str, str], Entry] = {}
+    for module, path in sources:
+        for item in _read(path, module):
+            key = (item.kind, item.name)
+            other = found.get(key) or others.get(key)
+            if other is not None:
+                raise ConfigError(
+                    [f"{path}:{item.line}: {item.kind} {item.name!r} is registered twice: in {module} and in "
+                     f"{other.module} ({other.file}:{other.line}); rename one"]
+                )  # fmt: skip
+            found[key] = item
+    return found
+
+
+_DECORATORS = {"register", "registry.register", "fne.register", "fne.registry.register"}
+
+
+def _read(path: Path, module: str) -> list[Entry]:
+    try:
+        text = path.read_text(encoding="utf-8")
+        if "register(" not in text:
+            return []
+        tree = ast.parse(text)
+    except (SyntaxError, UnicodeDecodeError) as error:
+        raise ConfigError([f"{path}: not Python that can be read: {error}"]) from None
+    found = []
+    for node in tree.body:
+        if not isinstance(node, ast.ClassDef | ast.FunctionDef):
+            continue
+        for decorator in node.decorator_list:
+            if not (isinstance(decorator, ast.Call) and ast.unparse(decorator.func) in _DECORATORS):
+                continue
+            where = f"{path}:{node.lineno}"
+            words = [ast.literal_eval(a) for a in decorator.args if isinstance(a, ast.Constant)]
+            if len(words) != 2 or not all(isinstance(w, str) for w in words):
+                raise ConfigError([f'{where}: write @register("kind", "name") with two literal strings'])
+            kind, name = words
+            if kind not in KINDS:
+                raise ConfigError(
+                    [f"{where}: kind {kind!r} must be {either(KINDS)}{did_you_mean(kind, KINDS)}"]
+                )
+            settings = _settings(node, where)
+            for key in settings:
+                if kind in TAKEN.get(key, ()) or key.startswith("_"):
+                    raise ConfigError([f"{where}: setting {key!r}: a config cannot give it; rename it"])
+            doc = ast.get_docstring(node) or ast.get_docstring(tree) or ""
+            found.append(Entry(kind, name, module, node.name, path, node.lineno, doc, settings))
+    return found
+
+
+def _settings(node: ast.ClassDef | ast.FunctionDef, where: str) -> dict[str, tuple[Any, Any]]:
+    function: ast.FunctionDef | None = node if isinstance(node, ast.FunctionDef) else None
+    for item in node.body if isinstance(node, ast.ClassDef) else ():
+        if isinstance(item, ast.FunctionDef) and item.name == "__init__":
+            function = item
+    if function is None:
+        return {}
+    settings: dict[str, tuple[Any, Any]] = {}
+    for argument, default in zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True):
+        if argument.arg in RESERVED:
+            continue
+        if argument.annotation is None:
+            raise ConfigError([f"{where}: setting {argument.arg!r} has no annotation; give it its type"])
+        value = ... if default is None else _evaluate(default, where, argument.arg)
+        settings[argument.arg] = (_evaluate(argument.annotation, where, argument.arg), value)
+    return settings
+
+
+def _evaluate(expression: ast.expr, where: str, key: str) -> Any:
+    try:
+        code = compile(ast.Expression(expression), where, "eval")
+        return eval(code, {"__builtins__": {}}, _VOCABULARY)
+    except Exception as error:
+        raise ConfigError(
+            [f"{where}: setting {key!r}: {ast.unparse(expression)} is not a literal declaration ({error}); "
+             f"use {', '.join(_VOCABULARY)} and literal values"]
+        ) from None  # fmt: skip

@@ -1,0 +1,168 @@
+"""What a setting may be: its declaration, the model that checks it, and the words of an error about it."""
+
+from __future__ import annotations
+
+import math
+import types
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+
+from fne.errors import did_you_mean
+
+
+def Key(description: str, *, unit: str = "", allowed: str = "", **bounds: Any) -> Any:  # noqa: N802
+    """Describe a setting: what it is, its unit, and its bounds (`ge`, `gt`, `le`, `lt`, `min_length`).
+
+    `allowed` replaces the words made from type and bounds, as the end of "must be ...".
+    """
+    return Field(description=description, json_schema_extra={"unit": unit, "allowed": allowed}, **bounds)
+
+
+def model_of(name: str, settings: Mapping[str, tuple[Any, Any]]) -> type[BaseModel]:
+    """Return a pydantic model of `key -> (annotation, default)`; unknown keys, NaN, infinity are refused."""
+    fields: dict[str, Any] = {key: (_bounded(a), default) for key, (a, default) in settings.items()}
+    config = ConfigDict(extra="forbid", allow_inf_nan=False, validate_default=True, protected_namespaces=())
+    with warnings.catch_warnings():  # a setting may be called `copy`: nobody calls pydantic's method
+        warnings.filterwarnings("ignore", message="Field name .* shadows an attribute")
+        return create_model(name, __config__=config, **fields)
+
+
+def _bounded(annotation: Any) -> Any:
+    # Bounds belong to a union's numbers: pydantic would hold the text of `Literal["all"] | int` to them, too.
+    inner, notes = _parts(annotation)
+    bounds = _bounds(notes)
+    if get_origin(inner) not in (Union, types.UnionType) or not bounds:
+        return annotation
+    parts = tuple(Annotated[(p, *bounds)] if p in (int, float) else p for p in get_args(inner))
+    return Annotated[Union[parts], Field(description=notes[0].description)]  # noqa: UP007
+
+
+# ------------------------------------------------------------------------------------------------ checking
+@dataclass(frozen=True)
+class Mistake:
+    """A key that is unknown, missing or has a wrong value, and what is allowed."""
+
+    key: str
+    text: str
+
+
+def check(
+    model: type[BaseModel], values: Mapping[str, Any], what: str, more: Sequence[str] = ()
+) -> tuple[dict[str, Any], list[Mistake]]:
+    """Return what a model makes of plain `values`, with all defaults, or nothing and every mistake.
+
+    Args:
+        model: one field a key.
+        values: dicts, lists and scalars by key.
+        what: whose keys they are, such as `strategy 'fne'`.
+        more: keys of the same section that are checked elsewhere, for suggestions.
+    """
+    fields = {key: Annotated[(field.annotation, field)] for key, field in model.model_fields.items()}
+    known = [*fields, *more]
+    every = f" (known: {', '.join(known) or 'none'})"
+    mistakes = [
+        Mistake(key, f"unknown key of {what}{nearest(key, known) or every}")
+        for key in values
+        if key not in fields
+    ]
+    given = {key: value for key, value in values.items() if key in fields}
+    wrong = {key: why for key, value in given.items() if (why := _oddity(value, _leaves(fields[key])))}
+    try:
+        made = model.model_validate(given)
+    except ValidationError as error:
+        wrong = {str(detail["loc"][0]): detail["type"] for detail in error.errors(include_url=False)} | wrong
+    for key, why in wrong.items():
+        text = f"must be {allowed(fields[key])}"
+        if why == "finite_number":
+            text = text.replace("a number", "a finite number")
+        choices = [leaf for leaf in _leaves(fields[key]) if isinstance(leaf, str)]
+        mistakes.append(Mistake(key, text + nearest(given.get(key, ""), choices)))
+    return {} if mistakes else {key: getattr(made, key) for key in fields}, mistakes
+
+
+def _oddity(value: Any, leaves: Sequence[Any]) -> str:
+    # Where pydantic is too kind: true is no number, and what a free mapping holds must be plain and finite.
+    scalars = list(_scalars(value))
+    if any(isinstance(scalar, float) and not math.isfinite(scalar) for scalar in scalars):
+        return "finite_number"
+    if not all(scalar is None or isinstance(scalar, bool | int | float | str) for scalar in scalars):
+        return "no_scalar"
+    bools = any(leaf in (bool, list, dict, tuple) or isinstance(leaf, bool) for leaf in leaves)
+    return "" if bools or not any(isinstance(scalar, bool) for scalar in scalars) else "bool"
+
+
+def _scalars(value: Any) -> Iterator[Any]:
+    if isinstance(value, dict | list):
+        for below in value.values() if isinstance(value, dict) else value:
+            yield from _scalars(below)
+    else:
+        yield value
+
+
+def _leaves(annotation: Any) -> list[Any]:
+    """Return the types and literal values that an annotation is made of."""
+    inner, _ = _parts(annotation)
+    if get_origin(inner) is Literal:
+        return list(get_args(inner))
+    return [leaf for part in get_args(inner) for leaf in _leaves(part)] or [inner]
+
+
+# ------------------------------------------------------------------------------------------------ words
+_WORDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false", dict: "a mapping",
+          list: "a list", tuple: "a list", type(None): "null"}  # fmt: skip
+_SIGNS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<=", "multiple_of": "a multiple of",
+          "min_length": "of length >=", "max_length": "of length <="}  # fmt: skip
+
+
+def allowed(annotation: Any) -> str:
+    """Say what a setting may be, as the end of "must be ...": `a whole number >= 1 or null`."""
+    inner, notes = _parts(annotation)
+    for note in notes:
+        extra = getattr(note, "json_schema_extra", None) or {}
+        if extra.get("allowed"):
+            return str(extra["allowed"])
+    origin, parts = get_origin(inner), get_args(inner)
+    if origin is Literal:
+        return either(map(shown, parts))
+    if origin in (Union, types.UnionType):
+        return either(allowed(Annotated[(p, *notes)] if notes and p in (int, float) else p) for p in parts)
+    limits = [f"{_SIGNS[k]} {getattr(b, k)}" for b in _bounds(notes) for k in _SIGNS if hasattr(b, k)]
+    text = " ".join(filter(None, [_WORDS.get(origin or inner, "a value"), " and ".join(limits)]))
+    if parts and (origin is list or parts[1:] == (...,)):
+        text += f", each {allowed(parts[0])}"
+    elif parts and origin is tuple:
+        text += f" of {len(parts)}: {', '.join(map(allowed, parts))}"
+    return text
+
+
+def either(words: Iterable[str]) -> str:
+    """Join words as `a, b or c`."""
+    *first, last = words
+    return f"{', '.join(first)} or {last}" if first else last
+
+
+def shown(value: Any, most: int = 80) -> str:
+    """Write a value as a config would: `true`, `null`, `'text'`; at most so many characters."""
+    text = {"None": "null", "True": "true", "False": "false"}.get(repr(value), repr(value))
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def nearest(word: Any, known: Iterable[str]) -> str:
+    """Return ` (did you mean 'x'?)`, or an empty string."""
+    near = did_you_mean(str(word), known).removeprefix(", ")
+    return f" ({near})" if near else ""
+
+
+def _parts(annotation: Any) -> tuple[Any, list[Any]]:
+    if get_origin(annotation) is not Annotated:
+        return annotation, []
+    inner, *notes = get_args(annotation)
+    return inner, notes
+
+
+def _bounds(notes: Sequence[Any]) -> list[Any]:
+    return [bound for note in notes for bound in getattr(note, "metadata", [note])]

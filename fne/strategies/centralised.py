@@ -1,0 +1,44 @@
+"""Centralised training: the same loop with one node that holds all the data; an upper bound, not a federated method.
+
+The defaults are FNE's control (Szegedi, Kiss, Horváth, ITAT 2019, section 3.2): AdaDelta, learning rate 1, rho 0.95,
+epsilon 1e-7 (M. D. Zeiler, arXiv:1212.5701), batches of 64, 100 epochs, categorical cross-entropy.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from fne.averaging import Averaging
+from fne.registry import Key, register
+from fne.types import LearningTask
+
+
+@register("strategy", "centralised")
+def centralised(
+    task: LearningTask,
+    *,
+    seed: int,
+    rounds: Annotated[int, Key("epochs, one a step", unit="epochs", ge=1)] = 100,
+    batch_size: Annotated[int, Key("batch; 0: all samples at once", unit="samples", ge=0)] = 64,
+    optimizer: Annotated[
+        Literal["sgd", "adam", "adadelta"], Key("optimizer; its state lives on between epochs")
+    ] = "adadelta",
+    lr: Annotated[float, Key("learning rate", gt=0)] = 1.0,
+    lr_decay: Annotated[float, Key("factor on lr after each epoch", gt=0, le=1)] = 1.0,
+    momentum: Annotated[float, Key("momentum of sgd", ge=0, lt=1)] = 0.0,
+    loss: Annotated[
+        Literal["nmse", "mse", "bce", "cross_entropy"], Key("what is minimised")
+    ] = "cross_entropy",
+    returns: Annotated[
+        Literal["best", "last"], Key("model of the run: best on validation, or the last")
+    ] = "last",
+) -> Averaging:
+    """Centralised back-propagation on the pooled data, one epoch a step."""
+    options = {
+        "epochs": 1, "batch_size": batch_size, "optimizer": optimizer, "momentum": momentum,
+        "keep_optimizer": True,
+    }  # fmt: skip
+    return Averaging(
+        task, seed=seed, rounds=rounds, loss=loss, fraction=1.0, lr=lr, lr_decay=lr_decay,
+        options=options, returns=returns, pooled=True,
+    )  # fmt: skip

@@ -1,0 +1,309 @@
+"""FNE: a genetic algorithm on the server, fitness on a few nodes a generation, no gradients anywhere.
+
+G. Szegedi, P. Kiss, T. Horváth, "Evolutionary federated learning on EEG-data" (Federated Neuroevolution), ITAT 2019.
+
+Deviations
+- Eq. (5) prints 1 / MSE, Table 1 holds values of the MSE itself: the quantity maximised is -MSE (minimised inside
+  without the sign). `loss=nmse` sums over the outputs as printed, `mse` averages over them as Table 1 seems to.
+- The fitness of a generation is the mean over its nodes' samples (eq. 1): nodes send sums and counts.
+- The multiplier's step, bound and window, the number of parents and the mutation's chance and rate are not given:
+  `growth` 1.1, `multiplier_max` 5, `stagnation_window` 5, `parents` 10, chance 0.1 and rate 20 % are ours.
+- Ordering "the nodes" for the moving window is by name; the window wraps around.
+- Elites, where asked for, are evaluated again on each generation's nodes: a value from other nodes is no comparison.
+- Beyond the paper, off by default: `elites`, `mutation=mixed|lognormal`, `selection=tournament|truncation`,
+  `stagnation=no_improvement`, `deal`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import torch
+from torch import Tensor
+
+from fne.errors import RunError, SettingError
+from fne.evolution.fitness import check_loss
+from fne.evolution.genome import buffers_of
+from fne.evolution.operators import order
+from fne.evolution.population import Population, Variation, cleaned
+from fne.randomness import derive_seed, generator
+from fne.registry import Key, register
+from fne.types import AGGREGATE, Header, LearningTask, Metrics, Request, Result, Round
+
+
+@register("strategy", "fne")
+class FNE:
+    """Federated neuroevolution: the server selects, crosses and mutates models, nodes answer with their fitness."""
+
+    def __init__(
+        self,
+        task: LearningTask,
+        *,
+        seed: int,
+        population: Annotated[int, Key("individuals a generation", unit="models", ge=2)] = 40,
+        rounds: Annotated[int, Key("generations", unit="generations", ge=1)] = 500,
+        loss: Annotated[
+            Literal["nmse", "mse", "bce", "cross_entropy"],
+            Key("fitness: nmse sums the squared error over the outputs (eq. 5), mse averages it"),
+        ] = "nmse",
+        nodes: Annotated[
+            Literal["random_subset", "single_sample", "moving_window", "all"],
+            Key("who evaluates a generation: the paper's three choices, or everybody"),
+        ] = "random_subset",
+        subset_size: Annotated[int, Key("nodes in a random subset", unit="nodes", ge=1)] = 1,
+        subset_every: Annotated[
+            int, Key("generations for which a subset is kept", unit="generations", ge=1)
+        ] = 1,
+        full_every: Annotated[
+            int, Key("all nodes evaluate every so many generations; 0: never", unit="generations", ge=0)
+        ] = 0,
+        window_size: Annotated[int, Key("nodes in the moving window", unit="nodes", ge=1)] = 1,
+        window_every: Annotated[
+            int, Key("generations after which the window moves on by one node", unit="generations", ge=1)
+        ] = 1,
+        deal: Annotated[
+            bool, Key("deal disjoint slices of the population to disjoint groups of all nodes: no node idles")
+        ] = False,
+        deal_groups: Annotated[int, Key("groups of nodes for deal", unit="groups", ge=2)] = 2,
+        selection: Annotated[
+            Literal["paper", "truncation", "tournament"],
+            Key("parents: the paper's n-1 fittest and one of the rest, the n fittest, or tournaments"),
+        ] = "paper",
+        parents: Annotated[int, Key("pool of parents, n", unit="models", ge=2)] = 10,
+        tournament_size: Annotated[int, Key("entrants of a tournament", unit="models", ge=1)] = 3,
+        crossover: Annotated[
+            Literal["kernelwise", "halving", "interleave", "mean"], Key("how two parents make a child")
+        ] = "kernelwise",
+        mutation: Annotated[
+            Literal["multiply", "offset", "mixed", "lognormal"],
+            Key("the paper's two, multiply and add, or a lognormal factor"),
+        ] = "multiply",
+        mutation_chance: Annotated[float, Key("probability that a gene mutates", ge=0, le=1)] = 0.1,
+        mutation_rate: Annotated[
+            float, Key("multiplication by U[1 - rate/100, 1 + rate/100]", unit="percent", ge=0, le=100)
+        ] = 20.0,
+        rate_max: Annotated[
+            float, Key("bound on rate times multiplier; below 100 no sign flips", unit="percent", gt=0, le=200)
+        ] = 100.0,
+        offset_rate: Annotated[float, Key("offset by U[-rate, rate]", unit="gene", ge=0)] = 0.05,
+        additive: Annotated[
+            float,
+            Key("mixed: additive part", unit="standard deviations of the layer's initial values", ge=0),
+        ] = 0.3,
+        sign_flip: Annotated[float, Key("lognormal: probability of a sign flip", ge=0, le=1)] = 0.0,
+        elites: Annotated[int, Key("fittest that live on unchanged", unit="models", ge=0)] = 0,
+        stagnation: Annotated[
+            Literal["match_last_n", "no_improvement", "off"],
+            Key("when the multiplier grows: validation accuracy equals one of the last n, or has no new best"),
+        ] = "match_last_n",
+        stagnation_window: Annotated[int, Key("n of stagnation", unit="generations", ge=1)] = 5,
+        growth: Annotated[float, Key("factor on the multiplier at each stagnant generation", ge=1)] = 1.1,
+        multiplier_max: Annotated[float, Key("upper bound of the multiplier", ge=1)] = 5.0,
+        patience: Annotated[
+            int, Key("generations without a new best on validation that end the run; 0: never", ge=0)
+        ] = 0,
+        returns: Annotated[
+            Literal["best", "last"],
+            Key("model of the run: best on validation of all generations' fittest (early stopping), or the last"),
+        ] = "best",
+    ) -> None:
+        check_loss(loss, classification=task.classification)
+        if deal and (population % deal_groups or nodes != "random_subset"):
+            raise SettingError(
+                "strategy.deal", deal,
+                "used with nodes=random_subset and a population that deal_groups divides "
+                f"(population = {population}, deal_groups = {deal_groups}, nodes = {nodes})",
+            )  # fmt: skip
+        self.seed = seed
+        self.horizon = rounds
+        self.step = 0
+        self._task, self._loss = task, loss
+        self._choice = _NodeChoice(seed, nodes, subset_size, subset_every, full_every, window_size, window_every)
+        self._deal, self._groups = deal, deal_groups
+        variation = Variation(
+            selection=selection, parents=parents, tournament_size=tournament_size, crossover=crossover,
+            mutation=mutation, chance=mutation_chance, rate=mutation_rate / 100, rate_max=rate_max / 100,
+            offset_rate=offset_rate, additive=additive, sign_flip=sign_flip, elites=elites,
+        )  # fmt: skip
+        modules = (task.new_model(derive_seed(seed, "individual", i)) for i in range(population))
+        genomes = torch.stack([task.layout.flatten(module) for module in modules])
+        self._buffers = buffers_of(task.new_model(derive_seed(seed, "individual", 0)))
+        self._population = Population(task.layout, genomes, variation, seed=seed)
+        self._stagnation = _Stagnation(stagnation, stagnation_window, growth, multiplier_max)
+        self._patience, self._returns = patience, returns
+        self._evaluations = 0
+        self._fittest = genomes[0]
+        self._best = genomes[0]
+        self._best_score = -float("inf")
+        self._best_step = 0
+
+    @property
+    def done(self) -> bool:
+        """Whether the horizon is reached, or patience has run out."""
+        out_of_patience = self._patience and self.step - self._best_step >= self._patience
+        return self.step >= self.horizon or bool(out_of_patience)
+
+    def ask(self, nodes: Sequence[str]) -> Request:
+        """Return the generation for the nodes chosen to evaluate it."""
+        header = Header(self.seed, self.step)
+        options = {"loss": self._loss, "samples": "one" if self._choice.kind == "single_sample" else "all"}
+        genomes = self._population.genomes
+        if self._deal:
+            slices = genomes.chunk(self._groups)
+            private = {node: {"population": slices[g]} for node, g in self._dealt(nodes).items()}
+            return Request(header, "fitness", tuple(private), private=private, options=options)
+        chosen = self._choice(self.step, nodes)
+        return Request(
+            header, "fitness", chosen, common={"population": genomes}, options=options, reduce="sum"
+        )
+
+    def tell(self, round_: Round) -> Metrics:
+        """Rank the generation, validate its fittest, adapt the multiplier and breed the next generation."""
+        fitness, nonfinite = cleaned(self._collect(round_))
+        if bool(torch.isinf(fitness).all()):
+            raise RunError(
+                f"generation {self.step}: all {len(fitness)} individuals have a non-finite fitness; lower "
+                "strategy.mutation_rate or multiplier_max, or scale the data"
+            )
+        population = self._population
+        self._fittest = population.genomes[order(fitness)[0]].clone()
+        validation = self._task.evaluate(self._fittest.unsqueeze(0), loss=self._loss, buffers=self._buffers)
+        accuracy, loss = float(validation["accuracy"][0]), float(validation["loss"][0])
+        score = accuracy if self._task.classification else -loss
+        self.step += 1
+        if score > self._best_score:
+            self._best, self._best_score, self._best_step = self._fittest, score, self.step
+        multiplier = self._stagnation(score)
+        finite = fitness[torch.isfinite(fitness)]
+        metrics: Metrics = {
+            "round": self.step,
+            "evaluations": self._evaluations,
+            "loss_best": float(finite.min()),
+            "loss_mean": float(finite.mean()),
+            "loss_worst": float(finite.max()),
+            "accuracy_validation": accuracy if self._task.classification else None,
+            "loss_validation": loss,
+            "nonfinite": nonfinite,
+            "diversity": population.diversity(),
+            "multiplier": multiplier,
+            "_fitness": fitness,
+        }
+        population.advance(fitness, multiplier=multiplier)
+        return metrics
+
+    def _collect(self, round_: Round) -> Tensor:
+        """Return the mean loss over samples, float64 `[P]`; an individual that nobody evaluated gets +inf."""
+        count = len(self._population)
+        total = torch.zeros(count, dtype=torch.float64)
+        samples = torch.zeros(count, dtype=torch.float64)
+        width = count // self._groups
+        for reply in round_.replies:
+            rows = slice(0, count)
+            if self._deal and reply.node != AGGREGATE:
+                g = self._group_of[reply.node]
+                rows = slice(g * width, (g + 1) * width)
+            total[rows] += reply.payload["loss"][:, 0].double()
+            samples[rows] += float(reply.payload["samples"][0])
+        self._evaluations += int((samples > 0).sum())
+        return torch.where(samples > 0, total / samples, torch.inf)
+
+    def _dealt(self, nodes: Sequence[str]) -> dict[str, int]:
+        """Return node -> group: every node in one, shuffled anew each generation."""
+        if len(nodes) < self._groups:
+            raise SettingError(
+                "strategy.deal_groups", self._groups, f"at most the number of nodes, {len(nodes)}"
+            )
+        shuffled = torch.randperm(len(nodes), generator=generator(self.seed, "deal", self.step)).tolist()
+        self._group_of = {nodes[n]: place % self._groups for place, n in enumerate(shuffled)}
+        return {node: self._group_of[node] for node in nodes}
+
+    def champion(self) -> Result:
+        """Return the fittest model of the generation told last."""
+        return Result("model", self._fittest, self._buffers)
+
+    def result(self) -> Result:
+        """Return the model of the run, as `returns` says."""
+        return Result("model", self._best if self._returns == "best" else self._fittest, self._buffers)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything that goes on: population, multiplier, best model, counters."""
+        return {
+            "step": self.step, "evaluations": self._evaluations, "population": self._population.state_dict(),
+            "stagnation": self._stagnation.state_dict(), "fittest": self._fittest, "best": self._best,
+            "best_score": self._best_score, "best_step": self._best_step,
+        }  # fmt: skip
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what `state_dict` returned."""
+        self.step, self._evaluations = state["step"], state["evaluations"]
+        self._population.load_state_dict(state["population"])
+        self._stagnation.load_state_dict(state["stagnation"])
+        self._fittest, self._best = state["fittest"], state["best"]
+        self._best_score, self._best_step = state["best_score"], state["best_step"]
+
+
+@dataclass(frozen=True)
+class _NodeChoice:
+    """Who evaluates a generation (FNE, section 4.3): a function of the run's seed and the step alone."""
+
+    seed: int
+    kind: str
+    subset_size: int
+    subset_every: int
+    full_every: int
+    window_size: int
+    window_every: int
+
+    def __call__(self, step: int, nodes: Sequence[str]) -> tuple[str, ...]:
+        count = len(nodes)
+        if self.kind == "all" or (self.full_every and (step + 1) % self.full_every == 0):
+            return tuple(nodes)
+        if self.kind == "moving_window":
+            size = _at_most(count, "window_size", self.window_size)
+            start = step // self.window_every
+            return tuple(sorted(nodes[(start + i) % count] for i in range(size)))
+        size = 1 if self.kind == "single_sample" else _at_most(count, "subset_size", self.subset_size)
+        draw = generator(self.seed, "nodes", step // self.subset_every)
+        picked = torch.randperm(count, generator=draw)[:size]
+        return tuple(nodes[i] for i in sorted(picked.tolist()))
+
+
+def _at_most(count: int, key: str, value: int) -> int:
+    if value > count:
+        raise SettingError(f"strategy.{key}", value, f"at most the number of nodes, {count}")
+    return value
+
+
+class _Stagnation:
+    """The multiplier on mutation's rate and chance (FNE, "Avoiding critical points"): starts at 1, bounded, reset."""
+
+    def __init__(self, kind: str, window: int, growth: float, maximum: float) -> None:
+        self._kind, self._window, self._growth, self._maximum = kind, window, growth, maximum
+        self._scores: list[float] = []
+        self._best = -float("inf")
+        self._stale = 0
+        self.multiplier = 1.0
+
+    def __call__(self, score: float) -> float:
+        """Take in a generation's validation score and return the multiplier for the next one."""
+        if self._kind == "match_last_n":
+            stuck = score in self._scores
+        else:
+            self._stale = 0 if score > self._best else self._stale + 1
+            self._best = max(self._best, score)
+            stuck = self._kind == "no_improvement" and self._stale >= self._window
+        self._scores = [*self._scores, score][-self._window :]
+        self.multiplier = min(self.multiplier * self._growth, self._maximum) if stuck else 1.0
+        return self.multiplier
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "scores": list(self._scores), "best": self._best, "stale": self._stale,
+            "multiplier": self.multiplier,
+        }  # fmt: skip
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._scores, self._best = list(state["scores"]), state["best"]
+        self._stale, self.multiplier = state["stale"], state["multiplier"]

@@ -1,0 +1,273 @@
+"""Messages, contracts and the shape legend; imports nothing of the toolkit but the generators, and torch for types only.
+
+Shapes: `P` individuals, `D` genes, `K` nodes, `N` samples, `M` objectives. A population is `[P, D]`, its fitness
+`[P, M]` (M = 1 included), minimised everywhere inside; only display flips a sign.
+
+Data flow one way: `strategy.ask -> engine.send -> strategy.tell`. Frozen `Request`s go out, `Reply`s come back,
+nothing else crosses the wire, so bytes are counted, masked, logged and audited at one place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.nn import Module
+
+    from fne.evolution.genome import Layout
+
+PROTOCOL_VERSION = 1
+AGGREGATE = "*"
+"""Name of the one reply that stands for all nodes when a request says `reduce="sum"`."""
+
+Scalar = int | float | str | bool
+Tensors = Mapping[str, "Tensor"]
+
+
+# ------------------------------------------------------------------------------------------------ messages
+class Status(StrEnum):
+    """How a node answered; closed, so that every engine and strategy knows all cases."""
+
+    OK = "ok"
+    REFUSED = "refused"
+    FAILED = "failed"
+    NEEDS_SNAPSHOT = "needs_snapshot"
+
+
+@dataclass(frozen=True)
+class Header:
+    """What every message carries. `run` and `attempt` are stamped by the engine, the rest by the strategy.
+
+    A node's public generator is seeded from (seed, step, attempt, node, purpose).
+    """
+
+    seed: int
+    step: int
+    run: str = ""
+    attempt: int = 0
+    protocol: int = PROTOCOL_VERSION
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to compute, and where.
+
+    Args:
+        header: run, seed, step, attempt.
+        task: registered name of the node task, such as `fitness`.
+        nodes: addressees, in the order in which replies are folded.
+        common: tensors for every addressee.
+        private: further tensors for single addressees.
+        options: small validated values that the task takes, such as the name of a loss.
+        reduce: `sum` lets the engine answer with one aggregate reply (payloads added in the order of `nodes`).
+    """
+
+    header: Header
+    task: str
+    nodes: tuple[str, ...]
+    common: Tensors = field(default_factory=dict)
+    private: Mapping[str, Tensors] = field(default_factory=dict)
+    options: Mapping[str, Scalar] = field(default_factory=dict)
+    reduce: Literal["none", "sum"] = "none"
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a node answered; the sample count is an ordinary payload entry."""
+
+    header: Header
+    node: str
+    status: Status = Status.OK
+    reason: str = ""
+    payload: Tensors = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Bytes of one step by node: of the tensors alone (payload) and of the encoded frames."""
+
+    payload_down: Mapping[str, int]
+    payload_up: Mapping[str, int]
+    encoded_down: Mapping[str, int]
+    encoded_up: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Round:
+    """What came back: valid replies (or their sum), failures by name, measured traffic.
+
+    `per_node` holds each participant's scalars for the history (empty where an engine hides them); strategies
+    do not read it.
+    """
+
+    replies: tuple[Reply, ...]
+    failures: tuple[Reply, ...]
+    traffic: Traffic
+    per_node: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+
+
+# ------------------------------------------------------------------------------------------------ data
+@dataclass(frozen=True)
+class Samples:
+    """Inputs `x` float32 `[N, *shape]`, targets `y` (int64 labels `[N]` or float32 `[N, outputs]`).
+
+    `groups` int64 `[N]` is each sample's subject (or `None`), an index into `Dataset.group_names`.
+    """
+
+    x: Tensor
+    y: Tensor
+    groups: Tensor | None = None
+
+    def __len__(self) -> int:
+        return int(self.x.shape[0])
+
+    def take(self, index: Tensor) -> Samples:
+        """Return the samples at `index` (int64), copied."""
+        return Samples(self.x[index], self.y[index], None if self.groups is None else self.groups[index])
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Disjoint training (the nodes'), validation (the server's own) and test parts.
+
+    Args:
+        name: registered name.
+        train, validation, test: the three parts; only the command looks at `test`, once, at the end.
+        classes: class names, or `None` for regression.
+        split: how the parts were made, printed beside every figure.
+        source: where the data came from, with licence if known.
+        group_names: names of the subjects that `Samples.groups` refers to.
+    """
+
+    name: str
+    train: Samples
+    validation: Samples
+    test: Samples
+    classes: tuple[str, ...] | None
+    split: str
+    source: str
+    group_names: tuple[str, ...] = ()
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one input."""
+        return tuple(self.train.x.shape[1:])
+
+    @property
+    def outputs(self) -> int:
+        """Number of model outputs: classes, or target dimensions."""
+        return len(self.classes) if self.classes is not None else int(self.train.y.shape[1])
+
+
+# ------------------------------------------------------------------------------------------------ contracts
+class Evaluate(Protocol):
+    """`evaluate(population [P, D], loss=..., buffers=..., split="validation")` -> `loss`, `accuracy`, both `[P]`."""
+
+    def __call__(
+        self, population: Tensor, *, loss: str, buffers: Tensors | None = None, split: str = "validation"
+    ) -> dict[str, Tensor]: ...
+
+
+@dataclass(frozen=True)
+class LearningTask:
+    """What a strategy that trains models is given: so it imports neither models nor data.
+
+    Args:
+        layout: the genome: how `[P, D]` maps to the model's parameters and kernels.
+        new_model: seed -> freshly initialised module.
+        evaluate: a population on the server's own data; `accuracy` is NaN for regression.
+        classification: whether targets are labels.
+    """
+
+    layout: Layout
+    new_model: Callable[[int], Module]
+    evaluate: Evaluate
+    classification: bool = True
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run yields: a model as genes `[D]` with its buffers; later kinds are `point` and `front`."""
+
+    kind: Literal["model"]
+    parameters: Tensor
+    buffers: Tensors = field(default_factory=dict)
+
+
+Metrics = dict[str, Any]
+"""Of one step; floats by name, `round` always there. Names without a leading underscore go to the history."""
+
+
+@runtime_checkable
+class Strategy(Protocol):
+    """A method: a plain class, no base. Hyper-parameters are keyword-only with the paper's values as defaults."""
+
+    seed: int
+
+    @property
+    def step(self) -> int:
+        """Number of asks that were answered."""
+        ...
+
+    @property
+    def horizon(self) -> int:
+        """Planned number of steps; every schedule reads this, never 'rounds left'."""
+        ...
+
+    @property
+    def done(self) -> bool:
+        """Whether the run has come to its own end."""
+        ...
+
+    def ask(self, nodes: Sequence[str]) -> Request:
+        """Return the next request; `nodes` are all nodes there are, sorted."""
+        ...
+
+    def tell(self, round_: Round) -> Metrics:
+        """Take in what came back and return the step's metrics."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything that a resumed run needs (tensors, numbers, text, lists, dicts)."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what `state_dict` returned."""
+        ...
+
+    def result(self) -> Result:
+        """Return what the run yields so far."""
+        ...
+
+
+class Engine(Protocol):
+    """Where the nodes are. The same request gives the same bits on every engine."""
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """All nodes, sorted."""
+        ...
+
+    def send(self, request: Request) -> Round:
+        """Broadcast, compute, gather. Raises `RunError` below the quorum, with both numbers."""
+        ...
+
+    def save(self, step: int) -> None:
+        """Keep the nodes' memory as of `step`."""
+        ...
+
+    def load(self, step: int) -> None:
+        """Take the nodes back to `step`; raises `CheckpointError` where that is not held."""
+        ...
+
+    def close(self) -> None:
+        """Release what the engine holds."""
+        ...
+
+
+Callback = Callable[[Strategy, Round, Metrics], bool | None]
+"""Called after each step; a true value ends the run after this step."""

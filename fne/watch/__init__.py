@@ -1,0 +1,1 @@
+"""What an experimenter sees: progress, history, TensorBoard, checkpoints, reports."""

@@ -1,0 +1,97 @@
+"""Checkpoints: everything a resumed run needs, in one file that is either old or new; nodes keep their own part."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from fne.errors import CheckpointError
+from fne.files import torch_bytes, write_atomically
+from fne.types import Engine, Metrics, Round, Strategy
+
+FORMAT = 1
+NAME = "checkpoint.pt"
+
+
+class Checkpoint:
+    """Writes `checkpoint.pt` every `every` steps (0: only when told) and reads it back.
+
+    Args:
+        folder: of the run.
+        every: steps between checkpoints.
+        engine: asked to keep the nodes' memory of the same step, first.
+        identity: what must be the same on resume, such as the model's signature and the horizon.
+        extras: returns the state of the watchers (history position, totals).
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        every: int,
+        engine: Engine,
+        identity: dict[str, Any],
+        extras: Callable[[], dict[str, Any]],
+    ) -> None:
+        self._path = folder / NAME
+        self._every, self._engine, self._identity, self._extras = every, engine, identity, extras
+        self.written = -1
+
+    def __call__(self, strategy: Strategy, round_: Round, metrics: Metrics) -> None:
+        """Write after each `every`-th step."""
+        if self._every and strategy.step % self._every == 0:
+            self.write(strategy)
+
+    def write(self, strategy: Strategy) -> None:
+        """Write the checkpoint of the present step; `OSError` on a full disk, the last good one stays."""
+        if self.written == strategy.step:
+            return
+        self._engine.save(strategy.step)
+        state = {
+            "format": FORMAT,
+            "step": strategy.step,
+            "identity": self._identity,
+            "strategy": strategy.state_dict(),
+            "extras": self._extras(),
+        }
+        write_atomically(self._path, torch_bytes(state))
+        self.written = strategy.step
+
+    def read(self) -> dict[str, Any] | None:
+        """Return the state last written, or `None` where there is none yet.
+
+        Raises:
+            CheckpointError: damaged, of another format, or of another run; names the differences.
+        """
+        if not self._path.exists():
+            return None
+        state = read_checkpoint(self._path)
+        differences = [
+            f"{key}: {state['identity'].get(key)!r} in the checkpoint, {value!r} in this run"
+            for key, value in self._identity.items()
+            if state["identity"].get(key) != value
+        ]
+        if differences:
+            raise CheckpointError(
+                f"{self._path} belongs to another run; {'; '.join(differences)}. Resume with the settings it was "
+                "made with, or start a new run in another folder"
+            )
+        self.written = state["step"]
+        return state
+
+
+def read_checkpoint(path: Path) -> dict[str, Any]:
+    """Return a checkpoint's state; raises `CheckpointError` where the file is damaged or of another format."""
+    import torch
+
+    try:
+        state: dict[str, Any] = torch.load(path, weights_only=True)
+        known = state["format"]
+    except Exception as error:
+        raise CheckpointError(
+            f"{path}: not a checkpoint that can be read ({type(error).__name__}: {str(error)[:200]}); "
+            "restore the file or start a new run"
+        ) from None
+    if known != FORMAT:
+        raise CheckpointError(f"{path}: checkpoint format {known}, this version reads {FORMAT}")
+    return state

@@ -1,0 +1,203 @@
+"""`history.jsonl`: one line of JSON for each kept step, whole or not at all, the same after every resume.
+
+A checkpoint records `position` and `pending`; a resumed run cuts off whatever was written after it: lines of
+a killed run, and the last line that a cleanly stopped run adds for a thinned step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from fne.errors import CheckpointError, FneError, RunError, SettingError
+from fne.types import Metrics, Round, Strategy
+
+FILE = "history.jsonl"
+_FIRST = (
+    "step", "round", "evaluations", "loss_best", "loss_mean", "loss_worst", "accuracy_validation",
+    "nonfinite", "failures", "bytes_down", "bytes_up", "bytes_down_max", "bytes_up_max", "seconds",
+)  # fmt: skip
+_REMEDY = "make room or mend the folder, then go on from the last checkpoint (--resume)"
+_RANK = {name: rank for rank, name in enumerate((*_FIRST, "", "per_node"))}  # "": every other name, sorted
+
+
+class History:
+    """Write the steps divisible by `every`, the first and the last one; a callback and a context manager.
+
+    Args:
+        folder: the run folder.
+        every: keep one step in so many.
+        resume_at: bytes to keep, as a checkpoint recorded them; `None` begins a new file, 0 begins it again.
+        pending: the thinned step that the checkpoint recorded beside them; written if no step follows.
+
+    Raises:
+        CheckpointError: the file is shorter than `resume_at`, or has no line's end there.
+        RunError: the file is there already, or cannot be written.
+    """
+
+    def __init__(self, folder: Path, every: int, resume_at: int | None = None, pending: str = "") -> None:
+        if every < 1:
+            raise SettingError("watch.every", every, "at least 1")
+        self.path = Path(folder) / FILE
+        self.every = every
+        self._position = resume_at or 0
+        self._pending: Metrics | None = json.loads(pending) if pending else None
+        mode = "xb" if resume_at is None else "r+b" if resume_at else "wb"
+        with writing(self.path):
+            try:
+                # Unbuffered: a line is one write, so a kill leaves whole lines and nothing unflushed.
+                self._file = open(self.path, mode, buffering=0)  # noqa: SIM115
+            except FileExistsError:
+                raise RunError(
+                    f"{self.path} is there already: resume that run (--resume {self.path.parent}), "
+                    "or choose another folder (--out)"
+                ) from None
+            except FileNotFoundError:
+                if not resume_at:
+                    raise
+                raise CheckpointError(
+                    f"{self.path} is missing, the checkpoint knows {resume_at} bytes of it: put it back, "
+                    "or start a new run"
+                ) from None
+            if resume_at:
+                self._cut(resume_at)
+
+    def _cut(self, position: int) -> None:
+        size = os.fstat(self._file.fileno()).st_size
+        self._file.seek(max(position - 1, 0))
+        if position > size or self._file.read(1) != b"\n":
+            self._file.close()
+            raise CheckpointError(
+                f"{self.path} has {size} bytes, the checkpoint expects a line to end at byte {position}: "
+                "they are not of one run; put the run's own file back, or start a new run"
+            )
+        self._file.truncate(position)
+
+    def __call__(self, strategy: Strategy, round_: Round, metrics: Metrics) -> None:
+        """Write the step if it is kept, else remember it (a reference, nothing is copied)."""
+        if kept(metrics["step"], self.every) or strategy.done:
+            self._pending = None
+            self._write(encode(metrics))
+        else:
+            self._pending = metrics
+
+    @property
+    def position(self) -> int:
+        """Length of the file in bytes, always at a line's end."""
+        return self._position
+
+    @property
+    def pending(self) -> str:
+        """The last step as a line of JSON if thinning has held it back, else empty."""
+        return encode(self._pending) if self._pending is not None else ""
+
+    def sync(self) -> None:
+        """Bring the file to the disk, so that a checkpoint written next knows no more than it holds."""
+        with writing(self.path):
+            os.fsync(self._file.fileno())
+
+    def finish(self) -> None:
+        """Write the last step if it was thinned and close the file; a second call does nothing."""
+        if self._file.closed:
+            return
+        try:
+            if self._pending is not None:
+                self._write(encode(self._pending))
+        finally:
+            self._pending = None
+            self._file.close()
+
+    close = finish
+
+    def __enter__(self) -> History:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.finish()
+
+    def _write(self, line: str) -> None:
+        data = memoryview(line.encode() + b"\n")
+        written = 0
+        with writing(self.path):
+            try:
+                while written < len(data):
+                    written += self._file.write(data[written:]) or 0
+            except BaseException:
+                with contextlib.suppress(OSError):  # back to whole lines; a reader tolerates it otherwise
+                    self._file.truncate(self._position)
+                    self._file.seek(self._position)
+                raise
+        self._position += written
+
+
+def kept(step: int, every: int) -> bool:
+    """Return whether thinning keeps `step` (counted from 1); the last step is kept besides."""
+    return step % every == 0 or step == 1
+
+
+@contextlib.contextmanager
+def writing(path: Path, remedy: str = _REMEDY) -> Iterator[None]:
+    """Turn an `OSError`, such as a full disk, into a `RunError` that says what to do."""
+    try:
+        yield
+    except OSError as error:
+        raise RunError(f"cannot write {path}: {error.strerror or error}; {remedy}") from error
+
+
+def encode(metrics: Mapping[str, Any]) -> str:
+    """Return one compact line of valid JSON: keys in fixed order, no `_names`, NaN and infinities as null.
+
+    Raises:
+        FneError: a value is no number, text, list or mapping; its name is said.
+    """
+    names = sorted((n for n in metrics if not n.startswith("_")), key=lambda n: (_RANK.get(n, _RANK[""]), n))
+    return json.dumps({n: _plain(n, metrics[n]) for n in names}, separators=(",", ":"), allow_nan=False)
+
+
+def _plain(name: str, value: Any) -> Any:
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(k): _plain(f"{name}.{k}", value[k]) for k in sorted(value, key=str)}
+    if isinstance(value, list | tuple):
+        return [_plain(name, item) for item in value]
+    if hasattr(value, "tolist"):  # tensors, arrays and their scalars
+        return _plain(name, value.tolist())
+    raise FneError(
+        f"metric {name!r} is a {type(value).__name__} and cannot go into {FILE}: give a number, text, list "
+        "or mapping, or begin its name with an underscore"
+    )
+
+
+def read_history(folder: Path) -> list[dict[str, Any]]:
+    """Return the kept steps of a run; a last line that a kill left half-written is passed over.
+
+    Raises:
+        FneError: there is no history, or a line before the last is broken.
+    """
+    path = Path(folder) / FILE
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError as error:
+        raise FneError(f"cannot read {path}: {error.strerror}; give the folder of a run") from None
+    steps: list[dict[str, Any]] = []
+    for number, line in enumerate(lines, 1):
+        try:
+            step = json.loads(line)
+            if not isinstance(step, dict):
+                raise ValueError("not an object")
+        except ValueError as error:
+            if number == len(lines):
+                break
+            raise FneError(
+                f"{path}, line {number}: {error}; delete the line, or resume the run from its checkpoint"
+            ) from None
+        steps.append(step)
+    return steps

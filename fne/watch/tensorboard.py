@@ -1,0 +1,139 @@
+"""TensorBoard: scalars by group, the config as text, the histogram of a generation's fitness."""
+
+from __future__ import annotations
+
+import math
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fne.errors import SettingError
+from fne.types import Metrics, Round, Strategy
+from fne.watch.history import kept, writing
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
+
+_TAGS = {
+    "loss_best": "fitness/best",
+    "loss_mean": "fitness/mean",
+    "loss_worst": "fitness/worst",
+    "accuracy_validation": "validation/accuracy",
+    "loss_validation": "validation/loss",
+    "diversity": "population/diversity",
+    "multiplier": "population/multiplier",
+    "nonfinite": "population/nonfinite",
+    "bytes_down": "traffic/bytes_down",
+    "bytes_up": "traffic/bytes_up",
+    "bytes_down_max": "traffic/bytes_down_max",
+    "bytes_up_max": "traffic/bytes_up_max",
+    "seconds": "time/seconds",
+    "round": "time/round",
+    "evaluations": "time/evaluations",
+}
+_BINS = 30  # what TensorBoard draws
+
+
+class TensorBoard:
+    """Write an event file into the run folder; a callback and a context manager.
+
+    Args:
+        folder: where the event file goes.
+        config_text: the resolved config (YAML), shown as text at step 0.
+        every: keep one step in so many, beside the first and the last.
+        purge_step: first step that a resumed run takes; events of a killed run from there on are hidden.
+        display_sign: -1 where the figure shown is maximised (NMSE), else 1.
+        loss: its name, said beside the config.
+
+    Raises:
+        RunError: the event file cannot be written.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        config_text: str,
+        every: int,
+        purge_step: int | None = None,
+        *,
+        display_sign: int = 1,
+        loss: str = "loss",
+    ) -> None:
+        from torch.utils.tensorboard import SummaryWriter  # takes a second, and pulls torch in
+
+        if every < 1:
+            raise SettingError("watch.every", every, "at least 1")
+        self.folder, self.every, self.display_sign = Path(folder), every, display_sign
+        if purge_step is not None:
+            _wait_for_a_later_name(self.folder)
+        with writing(self.folder):
+            writer = SummaryWriter(str(folder), purge_step=purge_step)
+            if purge_step is None or purge_step <= 1:  # else the first part of the run has written them
+                better = "higher" if display_sign < 0 else "lower"
+                writer.add_text("config", f"```yaml\n{config_text.rstrip()}\n```", 0)
+                writer.add_text("fitness", f"{loss}, {better} is better", 0)
+        self._writer: SummaryWriter | None = writer
+        self._events: Any = writer.file_writer
+
+    def __call__(self, strategy: Strategy, round_: Round, metrics: Metrics) -> None:
+        """Write the step's numbers if it is kept; what is not finite is left out (`nonfinite` counts it)."""
+        step = metrics["step"]
+        if self._writer is None or not (kept(step, self.every) or strategy.done):
+            return
+        from tensorboard.compat.proto.summary_pb2 import Summary  # type: ignore[import-untyped]
+        from torch.utils.tensorboard.summary import histogram
+
+        # One event a step: `add_scalar` for each name costs ten times as much, mostly in its queue.
+        summary = Summary()
+        for name, value in metrics.items():
+            if name == "failures":
+                summary.value.add(tag="nodes/failures", simple_value=len(value or ()))
+            elif _is_shown(name, value):
+                tag, sign = _TAGS.get(name, f"method/{name}"), self._sign(name)
+                summary.value.add(tag=tag, simple_value=sign * value)
+        fitness = metrics.get("_fitness")
+        if fitness is not None:
+            values = [self.display_sign * f for f in fitness.tolist() if math.isfinite(f)]
+            if values:
+                shape = histogram("fitness/population", *_bins(values))  # type: ignore[no-untyped-call]
+                summary.MergeFrom(shape)
+        with writing(self.folder):
+            self._events.add_summary(summary, step)
+
+    def _sign(self, name: str) -> int:
+        return self.display_sign if _TAGS.get(name, "").startswith("fitness/") else 1
+
+    def close(self) -> None:
+        """Flush and close the event file; a second call does nothing."""
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            with writing(self.folder):
+                writer.close()
+
+    def __enter__(self) -> TensorBoard:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _wait_for_a_later_name(folder: Path) -> None:
+    """Wait while this second has an event file: TensorBoard reads them by name, which begins with it."""
+    while list(folder.glob(f"events.out.tfevents.{int(time.time()):010d}.*")):
+        time.sleep(0.05)
+
+
+def _is_shown(name: str, value: Any) -> bool:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return number and name != "step" and not name.startswith("_") and math.isfinite(value)
+
+
+def _bins(values: list[float]) -> tuple[Any, list[float]]:
+    """Return `values` as an array and edges of equal bins around them, told apart as floats."""
+    import numpy as np
+
+    clipped = np.clip(np.array(values), -1e38, 1e38)  # their squares must be finite
+    low, high = float(clipped.min()), float(clipped.max())
+    half = 0.5001 * max(high - low, 1e-6 * max(abs(low), abs(high)), 1e-12)
+    edges = np.linspace((low + high) / 2 - half, (low + high) / 2 + half, _BINS + 1)
+    return clipped, edges.tolist()

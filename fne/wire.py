@@ -1,0 +1,131 @@
+"""The frame that a message becomes: a JSON head and raw tensors, nothing executable.
+
+    b"FNE" version:1 | head length:4, little endian | head (JSON: meta, tensors) | tensor bytes in the head's order
+
+Engines measure traffic on frames really made; a frame is a list of buffers, so that counting copies no tensor.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fne.errors import FneError
+from fne.types import PROTOCOL_VERSION, Header, Reply, Request, Status, Tensors
+
+_MAGIC = b"FNE" + bytes([PROTOCOL_VERSION])
+_DTYPES = {
+    "f8": torch.float64, "f4": torch.float32, "f2": torch.float16, "bf": torch.bfloat16, "i8": torch.int64,
+    "i4": torch.int32, "i2": torch.int16, "i1": torch.int8, "u1": torch.uint8, "b1": torch.bool,
+}  # fmt: skip
+_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+
+
+class WireError(FneError):
+    """A frame that is damaged, of another protocol version, or holds what may not be sent."""
+
+
+@dataclass(frozen=True)
+class Frame:
+    """An encoded message: its buffers, the bytes of all, and the bytes of the tensors among them."""
+
+    buffers: tuple[bytes | memoryview, ...]
+    encoded: int
+    payload: int
+
+    def __bytes__(self) -> bytes:
+        return b"".join(self.buffers)
+
+
+def encode(meta: Mapping[str, Any], tensors: Tensors) -> Frame:
+    """Return the frame of small values `meta` (JSON) and named tensors; a tensor is not copied if on the CPU."""
+    described: list[tuple[str, str, list[int]]] = []
+    buffers: list[bytes | memoryview] = []
+    payload = 0
+    for name, tensor in tensors.items():
+        kind = _NAMES.get(tensor.dtype)
+        if kind is None:
+            raise WireError(f"tensor {name!r} of type {tensor.dtype} cannot be sent; known: {', '.join(_DTYPES)}")
+        described.append((name, kind, list(tensor.shape)))
+        raw = tensor.detach().contiguous().cpu().reshape(-1).view(torch.uint8).numpy().data
+        buffers.append(raw)
+        payload += raw.nbytes
+    head = json.dumps({"meta": meta, "tensors": described}, separators=(",", ":")).encode()
+    start = _MAGIC + len(head).to_bytes(4, "little") + head
+    return Frame((start, *buffers), len(start) + payload, payload)
+
+
+def decode(frame: bytes) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Return `meta` and the tensors of a frame; raises `WireError` for anything that `encode` did not make."""
+    if frame[:3] != _MAGIC[:3]:
+        raise WireError("not a frame of this protocol: it does not start with b'FNE'")
+    if frame[3:4] != _MAGIC[3:4]:
+        raise WireError(
+            f"frame of protocol version {frame[3] if len(frame) > 3 else '?'}, this is {PROTOCOL_VERSION}: "
+            "install the same version of fne at both ends"
+        )
+    body = 8 + int.from_bytes(frame[4:8], "little")
+    if body > len(frame):
+        raise WireError(f"frame cut off in its head: {len(frame)} bytes, {body} announced")
+    try:
+        head = json.loads(frame[8:body])
+        meta = head["meta"]
+        described = [(str(n), _DTYPES[k], [int(s) for s in shape]) for n, k, shape in head["tensors"]]
+    except (ValueError, KeyError, TypeError) as error:
+        raise WireError(f"frame with a broken head: {error!r}") from None
+    tensors: dict[str, Tensor] = {}
+    at = body
+    for name, dtype, shape in described:
+        size = math.prod(shape) * dtype.itemsize
+        if min(shape, default=0) < 0 or at + size > len(frame):
+            raise WireError(f"frame cut off in tensor {name!r}: {len(frame)} bytes, {at + size} announced")
+        raw = bytearray(frame[at : at + size])
+        flat = torch.frombuffer(raw, dtype=dtype) if raw else torch.empty(0, dtype=dtype)
+        tensors[name] = flat.reshape(shape)
+        at += size
+    if at != len(frame):
+        raise WireError(f"frame with {len(frame) - at} bytes after its last tensor")
+    return meta, tensors
+
+
+# ------------------------------------------------------------------------------------------------ messages
+def request_frames(request: Request) -> tuple[Frame, dict[str, Frame]]:
+    """Return the frame that goes to every addressee and the further frames of single ones."""
+    meta = {
+        "header": asdict(request.header), "task": request.task, "options": dict(request.options),
+        "reduce": request.reduce,
+    }  # fmt: skip
+    common = encode(meta, request.common)
+    return common, {node: encode({"node": node}, tensors) for node, tensors in request.private.items()}
+
+
+def decode_request(common: bytes, private: Mapping[str, bytes], nodes: Sequence[str]) -> Request:
+    """Return the request as the given nodes' worker receives it."""
+    meta, tensors = decode(common)
+    return Request(
+        header=Header(**meta["header"]),
+        task=meta["task"],
+        nodes=tuple(nodes),
+        common=tensors,
+        private={node: decode(frame)[1] for node, frame in private.items()},
+        options=meta["options"],
+        reduce=meta["reduce"],
+    )
+
+
+def reply_frame(reply: Reply) -> Frame:
+    """Return a reply's frame."""
+    meta = {"header": asdict(reply.header), "node": reply.node, "status": reply.status, "reason": reply.reason}
+    return encode(meta, reply.payload)
+
+
+def decode_reply(frame: bytes) -> Reply:
+    """Return the reply of a frame."""
+    meta, tensors = decode(frame)
+    return Reply(Header(**meta["header"]), meta["node"], Status(meta["status"]), meta["reason"], tensors)

@@ -1,0 +1,92 @@
+"""YAML as config files use it: numbers as of YAML 1.2, no key twice, plain values only.
+
+PyYAML follows YAML 1.1, where `1e-3` is text, `no` is false, `12:30` is 750, and a key written twice silently
+counts once.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+
+BROKEN = object()
+"""What `parse` returns for a text that is no YAML."""
+
+
+def parse(text: str) -> tuple[Any, list[tuple[int, str]]]:
+    """Return the plain value of a text, and a line number with each mistake: bad syntax, a key twice."""
+    try:
+        loader = _Loader(text)
+        value = plain(loader.get_single_data())
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        mark = getattr(error, "problem_mark", None)
+        why = getattr(error, "problem", None) or str(error).splitlines()[0]
+        return BROKEN, [(mark.line + 1 if mark else 1, f"not YAML: {why}")]
+    return value, loader.twice
+
+
+def dump(tree: Mapping[str, Any]) -> str:
+    """Return a text that `parse` and any YAML 1.1 reader read alike."""
+    text: str = yaml.dump(plain(tree), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)
+    return text
+
+
+def plain(value: Any) -> Any:
+    """Copy to dicts with text keys, lists and Python's own scalars; anything else is left as it is."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(below) for key, below in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(below) for below in value]
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    for kind in (bool, int, float, str):  # enums, NumPy's float64
+        if isinstance(value, kind):
+            return kind(value) if kind is not str else str.__str__(value)
+    return value
+
+
+_FLOAT = re.compile(
+    r"[-+]?(?:[0-9][0-9_]*\.[0-9]*(?:[eE][-+]?[0-9]+)?|\.[0-9]+(?:[eE][-+]?[0-9]+)?|[0-9][0-9_]*[eE][-+]?[0-9]+"
+    r"|\.(?:inf|Inf|INF))$|\.(?:nan|NaN|NAN)$"
+)
+
+
+class _Loader(yaml.SafeLoader):
+    yaml_implicit_resolvers = {}  # noqa: RUF012  (those below, none of YAML 1.1)
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.twice: list[tuple[int, str]] = []
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node: yaml.MappingNode = super().compose_mapping_node(anchor)
+        first: dict[str, int] = {}
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                line, name = key.start_mark.line + 1, key.value
+                if name in first:
+                    self.twice.append(
+                        (line, f"{name} is written twice, first in line {first[name]}: keep one")
+                    )
+                first.setdefault(name, line)
+        return node
+
+
+class _Dumper(yaml.SafeDumper):
+    def ignore_aliases(self, data: Any) -> bool:  # two equal lists are no anchor
+        return True
+
+
+for _tag, _pattern, _first in (
+    ("null", re.compile(r"(?:~|null|Null|NULL|)$"), ["~", "n", "N", ""]),
+    ("bool", re.compile(r"(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF")),
+    ("int", re.compile(r"[-+]?(?:0|[1-9][0-9_]*|0x[0-9a-fA-F]+)$"), list("-+0123456789")),
+    ("float", _FLOAT, list("-+.0123456789")),
+    ("merge", re.compile(r"<<$"), ["<"]),
+):
+    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", _pattern, _first)
+_Dumper.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+.0123456789"))

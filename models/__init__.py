@@ -1,0 +1,1 @@
+"""Models: torch modules built from the shape of the data, output logits."""

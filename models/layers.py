@@ -1,0 +1,134 @@
+"""Layers for many models at once: the parameters of P individuals lie along a leading axis.
+
+Images of a population are *folded*, `[N, P*C, H, W]`: the individuals stand side by side in the channel axis.
+Pooling, activation and group norm are then the ordinary ones, and a convolution is a grouped one. Rows of
+features are `[P, N, I]`. What all individuals see alike, the data, has no P axis.
+
+RATIOS
+On a GPU launches dominate, so there the whole population goes through grouped convolutions at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fne.errors import SettingError
+
+Parameters = Mapping[str, Tensor]
+"""Name -> `[P, *shape]`, the names of `named_parameters()`."""
+
+NARROW = 32
+"""Linear layers with fewer outputs are faster stacked into one matrix product, copying included."""
+
+TILE = 32
+"""Samples that a CPU takes through all layers together, so that what lies between stays in its cache."""
+
+
+# ------------------------------------------------------------------------------------------------ blocks
+class Images:
+    """Hold images `[N, C, H, W]` that all individuals see, and what their first convolutions share."""
+
+    def __init__(self, x: Tensor) -> None:
+        self.x = x if x.is_cuda else x.contiguous(memory_format=torch.channels_last)
+        self._columns: dict[tuple[int, ...], Tensor] = {}
+
+    def folded(self, population: int) -> Tensor:
+        """Return the images once per individual, `[N, P*C, H, W]`."""
+        return self.x.repeat(1, population, 1, 1)
+
+    def columns(self, kernel: tuple[int, int], padding: int, stride: int) -> Tensor:
+        """Return the windows under a filter as rows `[N, H', W', C*kh*kw]` (im2col), made once."""
+        key = (*kernel, padding, stride)
+        if key not in self._columns:
+            padded = F.pad(self.x, (padding,) * 4)
+            windows = padded.unfold(2, kernel[0], stride).unfold(
+                3, kernel[1], stride
+            )  # [N, C, H', W', kh, kw]
+            self._columns[key] = windows.permute(0, 2, 3, 1, 4, 5).flatten(3)
+        return self._columns[key]
+
+
+def blockwise(forward: Callable[[Parameters, Images], Tensor], parameters: Parameters, x: Tensor) -> Tensor:
+    """Apply `forward(parameters [P', ...], images [N', ...]) -> [P', N', outputs]` block by block.
+
+    The images `x` are `[N, C, H, W]`, the result is `[P, N, outputs]`. On a CPU a block is one individual and
+    `TILE` samples, so what is held between the layers does not grow with P; on a GPU it is everything.
+    """
+    if x.is_cuda:
+        return forward(parameters, Images(x))
+    population = len(next(iter(parameters.values())))
+    single = [{name: value[p : p + 1] for name, value in parameters.items()} for p in range(population)]
+    tiles = [Images(tile) for tile in torch.split(x, TILE)]
+    return torch.cat([torch.cat([forward(one, tile) for one in single]) for tile in tiles], dim=1)
+
+
+# ------------------------------------------------------------------------------------------------ layers
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Apply P linear layers `[P, O, I]`, `[P, O]` to shared `[N, I]` or own `[P, N, I]` rows: `[P, N, O]`."""
+    population, outputs, _ = weight.shape
+    if x.dim() == 2 and outputs < NARROW:
+        y = (weight.flatten(0, 1) @ x.t()).view(population, outputs, -1).transpose(1, 2)
+    else:
+        y = torch.bmm(x.expand(population, -1, -1), weight.transpose(1, 2))
+    return y if bias is None else y.add_(bias.unsqueeze(1))
+
+
+def conv2d(
+    x: Tensor | Images, weight: Tensor, bias: Tensor | None = None, *, padding: int = 0, stride: int = 1
+) -> Tensor:
+    """Convolve shared or folded images `[N, P*C, H, W]` with P sets of filters `[P, O, C, kh, kw]`, `[P, O]`.
+
+    Returns folded images `[N, P*O, H', W']`.
+    """
+    filters = weight.flatten(0, 1)
+    offset = None if bias is None else bias.flatten()
+    if isinstance(x, Images):
+        if x.x.shape[1] == 1 and not x.x.is_cuda:
+            columns = x.columns((weight.shape[3], weight.shape[4]), padding, stride)
+            return F.linear(columns, filters.flatten(1), offset).permute(0, 3, 1, 2)
+        x = x.x
+    if not x.is_cuda:
+        filters = filters.contiguous(memory_format=torch.channels_last)
+    return F.conv2d(x, filters, offset, stride, padding, groups=x.shape[1] // weight.shape[2])
+
+
+def group_norm(x: Tensor, weight: Tensor, bias: Tensor, *, groups: int) -> Tensor:
+    """Normalise folded images `[N, P*C, H, W]` in `groups` groups each; `weight`, `bias` are `[P, C]`."""
+    return F.group_norm(x, len(weight) * groups, weight.flatten(), bias.flatten())
+
+
+def max_pool2d(x: Tensor) -> Tensor:
+    """Halve height and width of folded images by maxima over 2x2; an odd last row or column is dropped."""
+    if x.is_cuda:
+        return F.max_pool2d(x, 2)
+    height, width = x.shape[2] // 2 * 2, x.shape[3] // 2 * 2
+    x = torch.maximum(x[:, :, 0:height:2], x[:, :, 1:height:2])
+    return torch.maximum(x[..., 0:width:2], x[..., 1:width:2])
+
+
+def rows(x: Tensor, population: int) -> Tensor:
+    """Unfold images `[N, P*C, H, W]` to one row per individual and sample: `[P, N, C*H*W]`."""
+    return x.reshape(len(x), population, -1).transpose(0, 1)
+
+
+# ------------------------------------------------------------------------------------------------ checks
+def image_shape(model: str, shape: tuple[int, ...]) -> tuple[int, int, int]:
+    """Return `shape` as channels, height, width; raise `SettingError` where the data are not images."""
+    if len(shape) != 3:
+        raise SettingError(
+            "model.name",
+            model,
+            f"a model for data of shape {list(shape)}, such as mlp or logistic; "
+            f"{model} needs images [channels, height, width]",
+        )
+    return shape[0], shape[1], shape[2]
+
+
+def check_output(output: str, outputs: int) -> None:
+    """Raise `SettingError` for a softmax over a single output: it is 1 whatever the model says."""
+    if output == "softmax" and outputs == 1:
+        raise SettingError("model.output", output, "'linear' or 'sigmoid' for a single output (regression)")

@@ -1,0 +1,574 @@
+"""History, TensorBoard, progress and reports: what is written is read back by somebody else."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import random
+import re
+import resource
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+
+from fne.errors import CheckpointError, FneError, RunError, SettingError
+from fne.types import Round, Traffic
+from fne.watch.history import History, encode, kept, read_history
+from fne.watch.progress import Progress
+from fne.watch.report import (
+    comparison_table,
+    curves,
+    grouped,
+    human_bytes,
+    markdown_table,
+    partition_picture,
+    partition_table,
+    read_summary,
+)
+from fne.watch.tensorboard import TensorBoard
+
+ROUND = Round((), (), Traffic({}, {}, {}, {}))
+
+
+def metrics(step: int, **more: Any) -> dict[str, Any]:
+    """Return what a strategy and the loop give for one step."""
+    return {
+        "seconds": 0.5, "round": step, "evaluations": 10 * step, "loss_best": 1 / step, "loss_mean": 2 / step,
+        "loss_worst": math.inf, "accuracy_validation": 1 - 1 / (step + 1), "nonfinite": 1, "multiplier": 1.5,
+        "step": step, "failures": {}, "bytes_down": 100, "bytes_up": 20, "bytes_down_max": 60,
+        "bytes_up_max": 12, "per_node": {"b": {"n": 3.0}, "a": {"n": 4.0}},
+        "_fitness": torch.tensor([1 / step, 2 / step, math.inf]), **more,
+    }  # fmt: skip
+
+
+def feed(watcher: Any, steps: range, horizon: int) -> None:
+    """Call a watcher as the loop does."""
+    for step in steps:
+        watcher(SimpleNamespace(step=step, done=step == horizon, horizon=horizon), ROUND, metrics(step))
+
+
+# ---------------------------------------------------------------------------------------------- history
+def test_a_line_is_compact_json_in_fixed_order_without_underscores() -> None:
+    line = encode(
+        metrics(3, zeta=np.float32(0.5), alpha=torch.tensor([1.0, math.nan]), empty=None, flag=True)
+    )
+    assert line == (
+        '{"step":3,"round":3,"evaluations":30,"loss_best":0.3333333333333333,"loss_mean":0.6666666666666666,'
+        '"loss_worst":null,"accuracy_validation":0.75,"nonfinite":1,"failures":{},"bytes_down":100,'
+        '"bytes_up":20,"bytes_down_max":60,"bytes_up_max":12,"seconds":0.5,"alpha":[1.0,null],"empty":null,'
+        '"flag":true,"multiplier":1.5,"zeta":0.5,"per_node":{"a":{"n":4.0},"b":{"n":3.0}}}'
+    )
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, np.float64("nan"), torch.tensor(math.nan)])
+def test_what_is_not_finite_is_null(value: Any) -> None:
+    assert encode({"x": value, "y": {"z": [value]}}) == '{"x":null,"y":{"z":[null]}}'
+
+
+def test_floats_survive_the_file(tmp_path: Path) -> None:
+    values = [random.Random(0).uniform(-1, 1) * 10.0**e for e in range(-300, 300, 7)]
+    with History(tmp_path, 1) as history:
+        for step, value in enumerate(values, 1):
+            history(SimpleNamespace(done=False), ROUND, metrics(step, loss_best=value))
+    assert [line["loss_best"] for line in read_history(tmp_path)] == values
+
+
+def test_a_metric_that_json_cannot_hold_is_named() -> None:
+    with pytest.raises(FneError, match=r"metric 'per_node\.a' is a object and cannot go into history\.jsonl"):
+        encode({"per_node": {"a": object()}})
+
+
+@pytest.mark.parametrize(
+    ("every", "last", "steps"),
+    [(1, 4, [1, 2, 3, 4]), (3, 8, [1, 3, 6, 8]), (3, 6, [1, 3, 6]), (100, 5, [1, 5]), (5, 1, [1])],
+)
+@pytest.mark.parametrize("own_end", [True, False])
+def test_thinning_keeps_first_and_last(
+    tmp_path: Path, every: int, last: int, steps: list[int], own_end: bool
+) -> None:
+    with History(tmp_path, every) as history:
+        feed(history, range(1, last + 1), last if own_end else 99)
+        assert not (own_end and history.pending), (
+            "a run's own end is written at once, a checkpoint may follow"
+        )
+    assert [line["step"] for line in read_history(tmp_path)] == steps
+    assert [s for s in range(1, last) if kept(s, every)] == [s for s in steps if s != last]
+
+
+@pytest.mark.parametrize("stop", range(1, 13))
+@pytest.mark.parametrize("how", ["clean", "killed", "killed in a line"])
+def test_a_resumed_history_has_the_same_bytes(tmp_path: Path, stop: int, how: str) -> None:
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    whole.mkdir()
+    parts.mkdir()
+    with History(whole, 4) as history:
+        feed(history, range(1, 13), 12)
+    history = History(parts, 4)
+    feed(history, range(1, stop + 1), 12)
+    history.sync()
+    position, pending = history.position, history.pending  # what the checkpoint records
+    if how != "clean":
+        feed(history, range(stop + 1, 11), 12)
+    history.finish()
+    if how == "killed in a line":
+        with history.path.open("ab") as file:
+            file.write(b'{"step":12,"rou')
+    with History(parts, 4, resume_at=position, pending=pending) as history:
+        assert (history.position, history.pending) == (position, pending)
+        feed(history, range(stop + 1, 13), 12)
+    assert history.path.read_bytes() == (whole / "history.jsonl").read_bytes()
+
+
+def test_resuming_without_a_further_step_keeps_the_last_one(tmp_path: Path) -> None:
+    with History(tmp_path, 10) as history:
+        feed(history, range(1, 6), 99)
+        position, pending = history.position, history.pending
+    before = history.path.read_bytes()
+    assert len(before) > position
+    History(tmp_path, 10, resume_at=position, pending=pending).finish()
+    assert history.path.read_bytes() == before
+
+
+def test_position_is_the_length_after_each_line(tmp_path: Path) -> None:
+    with History(tmp_path, 2) as history:
+        for step in range(1, 6):
+            feed(history, range(step, step + 1), 99)
+            assert history.position == history.path.stat().st_size
+            assert history.path.read_bytes().endswith(b"\n")
+    history.finish()  # a second time
+
+
+@pytest.mark.parametrize(
+    ("content", "resume_at", "message"),
+    [
+        (b"{}\n", 4, "has 3 bytes, the checkpoint expects a line to end at byte 4"),
+        (b"{}\n{}\n", 4, "has 6 bytes, the checkpoint expects a line to end at byte 4"),
+        (None, 4, "is missing, the checkpoint knows 4 bytes of it"),
+    ],
+)
+def test_a_history_of_another_run_is_refused(
+    tmp_path: Path, content: bytes | None, resume_at: int, message: str
+) -> None:
+    path = tmp_path / "history.jsonl"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(CheckpointError, match=re.escape(message)):
+        History(tmp_path, 1, resume_at=resume_at)
+    assert content is None or path.read_bytes() == content, "nothing is cut off then"
+
+
+def test_an_existing_history_is_not_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "history.jsonl").write_bytes(b"{}\n")
+    with pytest.raises(RunError, match=r"is there already: resume that run \(--resume .*--out"):
+        History(tmp_path, 1)
+    History(tmp_path, 1, resume_at=0).finish()  # killed before its first checkpoint
+    assert read_history(tmp_path) == []
+
+
+def test_settings_and_folders_that_cannot_work(tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match=r"watch\.every = 0: must be at least 1"):
+        History(tmp_path, 0)
+    with pytest.raises(RunError, match=r"cannot write .*nowhere/history\.jsonl: No such file"):
+        History(tmp_path / "nowhere", 1)
+
+
+def test_a_full_disk_leaves_whole_lines_and_says_what_to_do(tmp_path: Path) -> None:
+    history = History(tmp_path, 1)
+    feed(history, range(1, 3), 99)
+    before = history.path.read_bytes()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 50, hard))  # room for part of a line
+    try:
+        with pytest.raises(
+            RunError, match=r"cannot write .*history\.jsonl: File too large; make room .*--resume"
+        ):
+            feed(history, range(3, 4), 99)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    history.finish()
+    assert history.path.read_bytes() == before
+    assert history.position == len(before)
+
+
+@pytest.mark.parametrize("tail", [b"", b'{"step":3,"lo', b"\x00\x00\x00", b'"\xff', b"17"])
+def test_a_half_written_last_line_is_passed_over(tmp_path: Path, tail: bytes) -> None:
+    (tmp_path / "history.jsonl").write_bytes(b'{"step":1}\n{"step":2,"loss_best":null}\n' + tail)
+    assert read_history(tmp_path) == [{"step": 1}, {"step": 2, "loss_best": None}]
+
+
+def test_a_broken_line_elsewhere_and_a_missing_file_are_named(tmp_path: Path) -> None:
+    with pytest.raises(
+        FneError, match=r"cannot read .*history\.jsonl: No such file.*give the folder of a run"
+    ):
+        read_history(tmp_path)
+    (tmp_path / "history.jsonl").write_bytes(b'{"step":1}\n{"step"\n{"step":3}\n')
+    with pytest.raises(FneError, match=r"history\.jsonl, line 2: .*delete the line"):
+        read_history(tmp_path)
+
+
+# ---------------------------------------------------------------------------------------------- TensorBoard
+def events(folder: Path) -> Any:
+    """Read a folder's event files as TensorBoard does."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    accumulator = EventAccumulator(str(folder), size_guidance={"scalars": 0, "histograms": 0, "tensors": 0})
+    return accumulator.Reload()
+
+
+def test_tensorboard_reads_back_what_was_written(tmp_path: Path) -> None:
+    with TensorBoard(tmp_path, "name: x\nseed: 0\n", 2, display_sign=-1, loss="nmse") as board:
+        feed(board, range(1, 6), 5)
+    board.close()  # a second time
+    read = events(tmp_path)
+    assert set(read.Tags()["scalars"]) == {
+        "fitness/best", "fitness/mean", "validation/accuracy", "population/nonfinite",
+        "population/multiplier", "traffic/bytes_down", "traffic/bytes_up", "traffic/bytes_down_max",
+        "traffic/bytes_up_max", "time/seconds", "time/round", "time/evaluations", "nodes/failures",
+    }  # fmt: skip
+    best = read.Scalars("fitness/best")
+    assert [event.step for event in best] == [1, 2, 4, 5]
+    assert [event.value for event in best] == pytest.approx([-1, -1 / 2, -1 / 4, -1 / 5])
+    assert [event.value for event in read.Scalars("traffic/bytes_down")] == [100] * 4
+    text = {tag: read.Tensors(f"{tag}/text_summary")[0] for tag in ("config", "fitness")}
+    assert text["config"].tensor_proto.string_val == [b"```yaml\nname: x\nseed: 0\n```"]
+    assert text["fitness"].tensor_proto.string_val == [b"nmse, higher is better"]
+    assert text["config"].step == 0
+    shape = read.Histograms("fitness/population")[1].histogram_value
+    assert (shape.num, shape.min, shape.max) == (2, -1.0, -0.5)
+    assert sum(shape.bucket) == 2
+
+
+@pytest.mark.parametrize(
+    ("fitness", "inside"),
+    [
+        ([0.5, 0.5, 0.5], 3),
+        ([0.1, 0.1 + 1e-17], 2),
+        ([0.0], 1),
+        ([1e300, -1e300, 1e-300], 3),
+        ([1e30, 1.0, math.nan, math.inf], 2),
+        ([math.nan, -math.inf], 0),
+        ([], 0),
+    ],
+)
+def test_histogram_of_any_fitness(tmp_path: Path, fitness: list[float], inside: int) -> None:
+    with TensorBoard(tmp_path, "", 1) as board:
+        values = torch.tensor(fitness, dtype=torch.float64)
+        board(SimpleNamespace(done=False), ROUND, metrics(1, _fitness=values, loss_best=math.nan))
+    read = events(tmp_path)
+    assert "fitness/best" not in read.Tags()["scalars"]
+    shapes = read.Histograms("fitness/population") if inside else []
+    assert [sum(shape.histogram_value.bucket) for shape in shapes] == ([inside] if inside else [])
+
+
+def test_other_numbers_and_failures_are_shown(tmp_path: Path) -> None:
+    with TensorBoard(tmp_path, "", 1) as board:
+        more = {
+            "alpha": 0.25,
+            "kind": "x",
+            "ok": True,
+            "_hidden": 1.0,
+            "failures": {"a": "lost", "b": "lost"},
+        }
+        board(SimpleNamespace(done=False), ROUND, metrics(1, **more))
+    read = events(tmp_path)
+    assert [tag for tag in read.Tags()["scalars"] if tag.startswith("method/")] == ["method/alpha"]
+    assert read.Scalars("nodes/failures")[0].value == 2
+
+
+def test_a_resumed_run_hides_the_steps_it_takes_again(tmp_path: Path) -> None:
+    with TensorBoard(tmp_path, "name: x", 1) as board:
+        feed(board, range(1, 9), 99)
+    with TensorBoard(tmp_path, "name: x", 1, purge_step=6) as board:
+        board(SimpleNamespace(done=False), ROUND, metrics(6, loss_best=0.75))
+    read = events(tmp_path)
+    assert [e.step for e in read.Scalars("fitness/best")] == [1, 2, 3, 4, 5, 6]
+    assert read.Scalars("fitness/best")[-1].value == 0.75
+    assert len(read.Tensors("config/text_summary")) == 1
+
+
+# ---------------------------------------------------------------------------------------------- progress
+def plain(stream: io.StringIO) -> str:
+    return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", stream.getvalue())
+
+
+def test_without_a_terminal_there_is_a_line_at_each_end() -> None:
+    stream = io.StringIO()
+    with Progress("run [x]", 300, display_sign=-1, loss="nmse", console=Console(file=stream)) as progress:
+        feed(progress, range(1, 121), 300)
+    progress.close()
+    feed(progress, range(121, 122), 300)
+    first, last = stream.getvalue().splitlines()
+    assert first == "run [x]: step 0/300"
+    assert re.fullmatch(
+        r"run \[x\]: step 120/300  nmse -0\.008333  val 99\.2 %  mult 1\.5  \S+ rounds/s  \S+ left"
+        r"  in 0:00:0\d",
+        last,
+    )
+
+
+def test_a_terminal_shows_a_bar() -> None:
+    stream = io.StringIO()
+    console = Console(
+        file=stream, force_terminal=True, width=120, legacy_windows=False, _environ={"TERM": "x"}
+    )
+    with Progress("run", 20, console=console) as progress:
+        feed(progress, range(1, 21), 20)
+    progress.close()
+    assert re.search(
+        r"run ━+ +20/20  fitness 0\.05  val 95\.2 %  mult 1\.5  \S+ rounds/s  in 0:00:0\d", plain(stream)
+    )
+
+
+def test_pace_and_time_left_count_from_where_the_run_was_resumed() -> None:
+    progress = Progress("run", 100, start=40, console=Console(file=io.StringIO()))
+    progress._begun = 1000.0
+    progress(SimpleNamespace(), ROUND, {"step": 60, "round": 30})  # two steps a round
+    assert progress.state(1010.0) == "60/100  1 rounds/s  0:00:20 left"
+
+
+def test_updates_are_throttled(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(float(second) for second in range(1000))
+    monkeypatch.setattr("fne.watch.progress.time.monotonic", lambda: next(clock))
+    stream = io.StringIO()
+    with Progress("run", 100, console=Console(file=stream)) as progress:  # second 0
+        feed(progress, range(1, 91), 100)
+    steps = [int(s) for s in re.findall(r"step (\d+)/", stream.getvalue())]
+    assert steps == [0, 30, 60, 90, 90]
+
+
+def test_quiet_says_nothing_and_default_is_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    for quiet in (True, False):
+        with Progress("run", 3, quiet=quiet) as progress:
+            feed(progress, range(1, 4), 3)
+        captured = capsys.readouterr()
+        assert captured.out == ""
+        assert bool(captured.err) is not quiet
+
+
+# ---------------------------------------------------------------------------------------------- reports
+SUMMARY = {
+    "name": "fne_mnist", "method": "fne", "dataset": "mnist", "split": "4000/500/500", "seed": 0,
+    "rounds": 300, "steps": 300, "evaluations": 15000, "accuracy_last": 0.81, "accuracy_best": 0.825,
+    "accuracy_test": 0.8, "loss_last": 0.5, "loss_test": 0.4, "bytes_down_per_node": 1234567.5, "bytes_up_per_node": 4321,
+    "payload_up_per_node": 4000, "wall_seconds": 61.25, "model_sha256": "ab",
+}  # fmt: skip
+
+
+def run_folder(parent: Path, folder: str, steps: int = 5, every: int = 1, **fields: Any) -> Path:
+    """Write a finished run."""
+    path = parent / folder
+    path.mkdir()
+    with History(path, every) as history:
+        feed(history, range(1, steps + 1), steps)
+    (path / "summary.json").write_text(json.dumps({**SUMMARY, **fields}))
+    return path
+
+
+def shown(table: Any) -> str:
+    stream = io.StringIO()
+    Console(file=stream, width=200).print(table)
+    return stream.getvalue()
+
+
+def row(text: str, start: str) -> list[str]:
+    """Return the cells of the line whose first cell is `start`."""
+    lines = [re.split(r"\s*[│┃|]\s*", line.strip())[1:-1] for line in text.splitlines()]
+    return next(line for line in lines if line and line[0] == start)
+
+
+def test_a_summary_has_every_field(tmp_path: Path) -> None:
+    summary = read_summary(run_folder(tmp_path, "a", accuracy_last=math.nan))
+    assert summary["accuracy_test"] == 0.8
+    assert summary["best_value"] is None
+    assert summary["accuracy_last"] is None
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, r"has no summary\.json: the run has not finished; `fne train --resume .*a`"),
+        ('{"method": "fn', r"summary\.json cannot be read \(.*`fne train --resume .*a` finishes"),
+        ("[]", r"is not the summary of a run \(it names no method\)"),
+        ('{"method": "fne", "rounds": "many"}', r"rounds = 'many' is not a number"),
+    ],
+)
+def test_a_broken_summary_is_named_with_its_remedy(tmp_path: Path, content: str | None, message: str) -> None:
+    folder = tmp_path / "a"
+    with pytest.raises(FneError, match=r"no run folder .*a; give the folder"):
+        read_summary(folder)
+    folder.mkdir()
+    if content is not None:
+        (folder / "summary.json").write_text(content)
+    with pytest.raises(FneError, match=message):
+        read_summary(folder)
+
+
+def test_comparison_of_runs_on_one_data_set() -> None:
+    regression = {
+        "name": "[b]",
+        "method": "fedavg",
+        "accuracy_test": None,
+        "accuracy_best": None,
+        "loss_test": 12.3456,
+    }
+    text = shown(comparison_table([SUMMARY, {**SUMMARY, **regression, "accuracy_last": None}]))
+    assert "mnist (4000/500/500)" in text.splitlines()[0]
+    assert row(text, "run") == [
+        "run", "method", "seed", "test", "validation best", "last", "rounds", "evaluations", "down/node",
+        "up/node", "seconds",
+    ]  # fmt: skip
+    costs = ["300", "15000", "1.23 MB", "4.32 kB", "61.2"]
+    assert row(text, "fne_mnist") == ["fne_mnist", "fne", "0", "80.0 %", "82.5 %", "81.0 %", *costs]
+    assert row(text, "[b]") == ["[b]", "fedavg", "0", "12.35 loss", "-", "-", *costs]
+
+
+def test_comparison_across_data_sets_and_in_markdown() -> None:
+    summaries = [SUMMARY, {**SUMMARY, "name": "a|b", "split": "trial"}]
+    assert row(shown(comparison_table(summaries)), "fne_mnist")[2] == "mnist (4000/500/500)"
+    lines = markdown_table(summaries).splitlines()
+    assert lines[1].startswith("| --- | --- | --- | ---: |")
+    assert lines[2].startswith("| fne_mnist | fne | mnist (4000/500/500) | 0 | 80.0 % | 82.5 % |")
+    assert lines[3].startswith(r"| a\|b | fne | mnist (trial) |")
+    assert shown(comparison_table([])).strip()
+
+
+def test_seeds_become_mean_and_sample_deviation() -> None:
+    tests, ups, bests = [0.80, 0.82, 0.87], [4000, 4001, 4003], [0.9, None, 0.9]
+    runs = [
+        {
+            **SUMMARY,
+            "seed": s,
+            "accuracy_test": t,
+            "payload_up_per_node": u,
+            "accuracy_best": b,
+            "model_sha256": str(s),
+        }
+        for s, (t, u, b) in enumerate(zip(tests, ups, bests, strict=True))
+    ]
+    other = {**SUMMARY, "method": "fedavg"}
+    mean, single = grouped([runs[0], other, *runs[1:]])
+    assert (mean["n"], mean["seeds"], mean["seed"]) == (3, [0, 1, 2], None)
+    assert mean["accuracy_test"] == pytest.approx(np.mean(tests))
+    assert mean["std"]["accuracy_test"] == pytest.approx(np.std(tests, ddof=1))
+    assert mean["payload_up_per_node"] == statistics.mean(ups)
+    assert mean["std"]["rounds"] == 0
+    assert (mean["accuracy_best"], mean["model_sha256"], mean["split"]) == (None, None, SUMMARY["split"])
+    assert single == {**other, "n": 1, "seeds": [0], "std": {}}
+    cells = row(shown(comparison_table([mean])), "fne_mnist")
+    assert cells[2:7] == ["n = 3", "83.0 ± 3.6 %", "-", "81.0 %", "300"]
+    json.dumps([mean, single], allow_nan=False)
+
+
+def test_a_seed_that_occurs_twice_is_no_second_sample() -> None:
+    groups = grouped([SUMMARY, {**SUMMARY, "accuracy_test": 0.9}, {**SUMMARY, "seed": 1}])
+    assert [(g["n"], g["accuracy_test"]) for g in groups] == [(1, 0.8), (1, 0.9), (1, 0.8)]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0, "0 B"), (12.5, "12.5 B"), (999, "999 B"), (999.6, "1 kB"), (1234, "1.23 kB"), (99999, "100 kB"),
+     (123456789, "123 MB"), (4.5e9, "4.5 GB"), (12345e12, "12345 TB")],
+)  # fmt: skip
+def test_bytes_for_people(value: float, text: str) -> None:
+    assert human_bytes(value) == text
+
+
+def picture(path: Path) -> np.ndarray:
+    from PIL import Image
+
+    with Image.open(path) as image:
+        return np.asarray(image.convert("RGB"))
+
+
+def has_colour(pixels: np.ndarray, colour: str) -> bool:
+    rgb = [int(colour[i : i + 2], 16) for i in (1, 3, 5)]
+    return bool((np.abs(pixels.astype(int) - rgb).max(axis=2) <= 2).sum() > 100)
+
+
+@pytest.mark.parametrize("x", ["step", "bytes", "evaluations"])
+def test_curves_of_finished_and_unfinished_runs(tmp_path: Path, x: Any) -> None:
+    folders = [run_folder(tmp_path, "a$b$", name="_a$b$"), run_folder(tmp_path, "b", steps=200, every=7)]
+    (folders[1] / "summary.json").unlink()
+    out = tmp_path / "curves.png"
+    curves(folders, out, x=x)
+    pixels = picture(out)
+    assert pixels.shape == (750, 1200, 3)
+    assert has_colour(pixels, "#1f77b4")
+    assert has_colour(pixels, "#ff7f0e")
+
+
+def test_curves_put_the_right_numbers_on_the_axes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[Any] = []
+    monkeypatch.setattr("fne.watch.report._save", lambda figure, path: drawn.append(figure))
+    folder = run_folder(tmp_path, "a", steps=8, every=3)
+    for x in ("step", "evaluations", "bytes"):
+        curves([folder], tmp_path / "x.png", x=x, y="loss_best")
+    data = [figure.axes[0].lines[0].get_xdata().tolist() for figure in drawn]
+    assert data == [[1, 3, 6, 8], [10, 30, 60, 80], [120, 360, 720, 960]]
+    assert drawn[0].axes[0].lines[0].get_ydata().tolist() == [1, 1 / 3, 1 / 6, 1 / 8]
+    assert drawn[0].legends[0].get_texts()[0].get_text() == "fne_mnist, seed 0 (fne; mnist, 4000/500/500)"
+
+
+def test_curves_without_numbers_say_what_there_is(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path, "a")
+    with pytest.raises(
+        FneError, match=r"no run has numbers for y = 'loss_worst' over x = 'step'; there are: accuracy"
+    ):
+        curves([folder], tmp_path / "x.png", y="loss_worst")
+    with pytest.raises(RunError, match=r"cannot write .*x\.png: No such file.*give another path"):
+        curves([folder], tmp_path / "nowhere" / "x.png")
+
+
+@pytest.mark.parametrize(("K", "C"), [(3, 2), (100, 10), (1000, 62), (4, 1)])
+def test_partition_picture(tmp_path: Path, K: int, C: int) -> None:
+    counts = np.random.default_rng(0).integers(0, 50, (K, C)).tolist()
+    out = tmp_path / "parts.png"
+    partition_picture(counts, [f"node{k:03}" for k in range(K)], [f"class {c}" for c in range(C)], out)
+    pixels = picture(out)
+    assert pixels.shape[0] == 750
+    assert pixels.shape[1] >= (16 * 100 if K == 100 else 1000)
+    assert len(np.unique(pixels.reshape(-1, 3)[::7], axis=0)) > min(C, 5)
+    assert K == 1000 or has_colour(pixels, "#1f77b4")
+
+
+def test_partition_picture_stacks_each_class_on_the_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[Any] = []
+    monkeypatch.setattr("fne.watch.report._save", lambda figure, path: drawn.append(figure))
+    partition_picture([[1, 2], [0, 4]], ["a", "b"], ["x", "y"], tmp_path / "x.png")
+    boxes = [
+        [path.get_extents().extents.round(2).tolist() for path in collection.get_paths()]
+        for collection in drawn[0].axes[0].collections
+    ]
+    assert boxes == [
+        [[-0.42, 0, 0.42, 1], [0.58, 0, 1.42, 0]],
+        [[-0.42, 1, 0.42, 3], [0.58, 0, 1.42, 4]],
+    ]
+
+
+def test_partition_tables() -> None:
+    text = shown(partition_table([[1, 2], [0, 4]], ["a", "b"], ["x", "y"]))
+    assert [row(text, name) for name in ("node", "a", "b", "all")] == [
+        ["node", "x", "y", "samples"], ["a", "1", "2", "3"], ["b", "0", "4", "4"], ["all", "1", "6", "7"],
+    ]  # fmt: skip
+    assert row(shown(partition_table([[3], [4]], ["a", "b"], ["value"])), "all") == ["all", "7"]
+    many = partition_table([[0] * 20 + [5, 2], [1] * 22], ["a", "b"], [f"c{i}" for i in range(22)])
+    assert row(shown(many), "a") == ["a", "2", "c20: 5", "7"]
+
+
+def test_reports_need_no_torch() -> None:
+    code = (
+        "import sys, fne.watch.report, fne.watch.progress, fne.watch.tensorboard\n"
+        "assert not {'torch', 'matplotlib', 'numpy'} & sys.modules.keys()"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
