@@ -108,7 +108,7 @@ def _channel_statistics(images: Images) -> tuple[Tensor, Tensor]:
 # ------------------------------------------------------------------------------------------------ files
 def _from_npz(path: Path) -> tuple[Part, Part]:
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
             arrays = {key: file[key] for key in ("x_train", "y_train", "x_test", "y_test")}
     except Exception as error:  # a damaged zip may raise nearly anything
         raise DataError(

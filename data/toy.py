@@ -48,7 +48,7 @@ def toy(
     `linear`: `x` float32 `[N, features]`, Gaussian clouds around orthonormal centres.
     `eeg`: `x` float32 `[N, channels, times]` in microvolts at 128 Hz, as the EEG loaders give it. A 10 Hz
     rhythm of random phase is weak on the first half of the channels in class `left`, on the second in
-    `right`, and louder in some subjects than in others; `groups` are the subjects, in every part in proportion.
+    `right`, and louder in some subjects than in others. `groups` are the subjects, each in every part.
 
     Raises:
         SettingError: more classes than features, a subject with one sample only, parts that do not fit.

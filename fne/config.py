@@ -169,8 +169,7 @@ def load_config(source: str | Path | Mapping[str, Any], overrides: Sequence[str]
     problems = [f"{source}:{line}: {text}" for line, text in mistakes]
     if tree is BROKEN:
         raise ConfigError(problems)
-    name = re.sub(r"[^A-Za-z0-9._-]+", "-", path.stem).lstrip("._-")[:100] or "run"
-    return _Reader(str(source), path.parent, name, problems).read(tree, overrides)
+    return _Reader(str(source), path.parent, path.stem, problems).read(tree, overrides)
 
 
 def list_bundled() -> list[str]:
@@ -237,6 +236,7 @@ class _Reader:
         partition |= self.section(part["data"].pop("partition", None), "data.partition")
         nodes = {"nodes": part["data"].pop("nodes", None)}
         name = self.name or f"{part['strategy'].get('name')}_{part['data'].get('name')}"
+        name = re.sub(r"[^A-Za-z0-9._-]+", "-", name).lstrip("._-")[:100] or "run"
         own = self.check(_Own, {"name": name, **tree}, "", "the config", _SECTIONS)
         found = {
             "data": self.named("data", part["data"], "data", ("nodes", "partition"))

@@ -73,7 +73,8 @@ class Entry:
 
 _registered: dict[tuple[str, str], Any] = {}
 _plugin_entries: dict[tuple[str, str], Entry] = {}
-_plugin_files: dict[str, Path] = {}
+_plugin_files: dict[str, tuple[Path, str]] = {}
+"""Module -> file and SHA-256 of what was read."""
 
 
 def register(kind: str, name: str) -> Callable[[T], T]:
@@ -147,20 +148,22 @@ def add_plugin(path: Path) -> None:
     for key in [key for key, e in _plugin_entries.items() if e.module == module]:
         del _plugin_entries[key]  # of an earlier reading
     _plugin_entries.update(fresh)
-    _plugin_files[module] = path
+    content = hashlib.sha256(path.read_bytes()).hexdigest()
+    if _plugin_files.get(module, (path, content))[1] != content:
+        sys.modules.pop(module, None)  # edited since it was imported
+    _plugin_files[module] = (path, content)
 
 
 def plugin_digests() -> dict[str, str]:
     """Return file name -> SHA-256 of every plugin in use, for the record of a run."""
-    return {str(p): hashlib.sha256(p.read_bytes()).hexdigest() for p in _plugin_files.values()}
+    return {str(path): content for path, content in _plugin_files.values()}
 
 
 def _import(found: Entry) -> ModuleType:
-    path = _plugin_files.get(found.module)
-    if path is None:
+    if found.module not in _plugin_files:
         return importlib.import_module(found.module)
     if found.module not in sys.modules:
-        spec = importlib.util.spec_from_file_location(found.module, path)
+        spec = importlib.util.spec_from_file_location(found.module, found.file)
         assert spec is not None
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)

@@ -4,8 +4,11 @@ Images of a population are *folded*, `[N, P*C, H, W]`: the individuals stand sid
 Pooling, activation and group norm are then the ordinary ones, and a convolution is a grouped one. Rows of
 features are `[P, N, I]`. What all individuals see alike, the data, has no P axis.
 
-RATIOS
-On a GPU launches dominate, so there the whole population goes through grouped convolutions at once.
+What is fast was measured with one CPU thread, as ratio to loading each individual into one module: a narrow
+linear layer as one matrix product 3 to 8, as a batched one 1.5; convolutions of one individual after another
+in channels-last form, with a first convolution of one channel as a matrix product on columns that all share,
+2.9 (without the columns 1.1); grouped over 4 individuals 0.8. On a GPU launches dominate, so there the whole
+population goes through grouped convolutions at once.
 """
 
 from __future__ import annotations
@@ -45,10 +48,8 @@ class Images:
         key = (*kernel, padding, stride)
         if key not in self._columns:
             padded = F.pad(self.x, (padding,) * 4)
-            windows = padded.unfold(2, kernel[0], stride).unfold(
-                3, kernel[1], stride
-            )  # [N, C, H', W', kh, kw]
-            self._columns[key] = windows.permute(0, 2, 3, 1, 4, 5).flatten(3)
+            windows = padded.unfold(2, kernel[0], stride).unfold(3, kernel[1], stride)
+            self._columns[key] = windows.permute(0, 2, 3, 1, 4, 5).flatten(3)  # from [N, C, H', W', kh, kw]
         return self._columns[key]
 
 
@@ -62,7 +63,7 @@ def blockwise(forward: Callable[[Parameters, Images], Tensor], parameters: Param
         return forward(parameters, Images(x))
     population = len(next(iter(parameters.values())))
     single = [{name: value[p : p + 1] for name, value in parameters.items()} for p in range(population)]
-    tiles = [Images(tile) for tile in torch.split(x, TILE)]
+    tiles = map(Images, torch.split(x, TILE))  # one at a time, as each keeps its columns
     return torch.cat([torch.cat([forward(one, tile) for one in single]) for tile in tiles], dim=1)
 
 

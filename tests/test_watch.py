@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import math
@@ -11,6 +12,7 @@ import resource
 import statistics
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -54,6 +56,17 @@ def feed(watcher: Any, steps: range, horizon: int) -> None:
     """Call a watcher as the loop does."""
     for step in steps:
         watcher(SimpleNamespace(step=step, done=step == horizon, horizon=horizon), ROUND, metrics(step))
+
+
+@contextlib.contextmanager
+def file_limit(size: int) -> Iterator[None]:
+    """Refuse to let any file grow beyond `size` bytes, as a full disk does."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 # ---------------------------------------------------------------------------------------------- history
@@ -295,6 +308,15 @@ def test_a_resumed_run_hides_the_steps_it_takes_again(tmp_path: Path) -> None:
     assert len(read.Tensors("config/text_summary")) == 1
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # of its thread
+def test_a_full_disk_ends_a_run_in_words(tmp_path: Path) -> None:
+    board = TensorBoard(tmp_path, "x", 1)
+    message = r"cannot write .*File too large; make room .*--resume"
+    with file_limit(4096), pytest.raises(RunError, match=message):
+        feed(board, range(1, 10_000), 10_000)  # the thread that writes is behind
+    board.close()
+
+
 # ---------------------------------------------------------------------------------------------- progress
 def plain(stream: io.StringIO) -> str:
     return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", stream.getvalue())
@@ -308,23 +330,22 @@ def test_without_a_terminal_there_is_a_line_at_each_end() -> None:
     feed(progress, range(121, 122), 300)
     first, last = stream.getvalue().splitlines()
     assert first == "run [x]: step 0/300"
-    assert re.fullmatch(
-        r"run \[x\]: step 120/300  nmse -0\.008333  val 99\.2 %  mult 1\.5  \S+ rounds/s  \S+ left"
-        r"  in 0:00:0\d",
-        last,
-    )
+    figures = r"nmse -0\.008333  validation 99\.2 %  multiplier 1\.5  \S+ rounds/s"
+    assert re.fullmatch(rf"run \[x\]: step 120/300 in 0:00:0\d  {figures}", last)
 
 
-def test_a_terminal_shows_a_bar() -> None:
+def test_a_terminal_of_80_columns_shows_it_all() -> None:
     stream = io.StringIO()
     console = Console(
-        file=stream, force_terminal=True, width=120, legacy_windows=False, _environ={"TERM": "x"}
+        file=stream, force_terminal=True, width=80, legacy_windows=False, _environ={"TERM": "x"}
     )
-    with Progress("run", 20, console=console) as progress:
+    with Progress("run [x]", 20, loss="cross_entropy", console=console) as progress:
         feed(progress, range(1, 21), 20)
     progress.close()
-    assert re.search(
-        r"run ━+ +20/20  fitness 0\.05  val 95\.2 %  mult 1\.5  \S+ rounds/s  in 0:00:0\d", plain(stream)
+    *_, bar, figures = plain(stream).split("\n")[:-1]
+    assert re.search(r"run \[x\] ━+ 20/20 in 0:00:0\d", bar)
+    assert re.fullmatch(
+        r"\s*cross_entropy 0\.05  validation 95\.2 %  multiplier 1\.5  \S+ rounds/s\s*", figures
     )
 
 
@@ -332,7 +353,8 @@ def test_pace_and_time_left_count_from_where_the_run_was_resumed() -> None:
     progress = Progress("run", 100, start=40, console=Console(file=io.StringIO()))
     progress._begun = 1000.0
     progress(SimpleNamespace(), ROUND, {"step": 60, "round": 30})  # two steps a round
-    assert progress.state(1010.0) == "60/100  1 rounds/s  0:00:20 left"
+    assert progress.pace(1010.0) == "60/100  0:00:20 left"
+    assert progress.figures(1010.0) == "1 rounds/s"
 
 
 def test_updates_are_throttled(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -358,8 +380,8 @@ def test_quiet_says_nothing_and_default_is_stderr(capsys: pytest.CaptureFixture[
 SUMMARY = {
     "name": "fne_mnist", "method": "fne", "dataset": "mnist", "split": "4000/500/500", "seed": 0,
     "rounds": 300, "steps": 300, "evaluations": 15000, "accuracy_last": 0.81, "accuracy_best": 0.825,
-    "accuracy_test": 0.8, "loss_last": 0.5, "loss_test": 0.4, "bytes_down_per_node": 1234567.5, "bytes_up_per_node": 4321,
-    "payload_up_per_node": 4000, "wall_seconds": 61.25, "model_sha256": "ab",
+    "accuracy_test": 0.8, "loss_last": 0.5, "loss_test": 0.4, "bytes_down_per_node": 1234567.5,
+    "bytes_up_per_node": 4321, "payload_up_per_node": 4000, "wall_seconds": 61.25, "model_sha256": "ab",
 }  # fmt: skip
 
 
@@ -381,8 +403,8 @@ def shown(table: Any) -> str:
 
 def row(text: str, start: str) -> list[str]:
     """Return the cells of the line whose first cell is `start`."""
-    lines = [re.split(r"\s*[│┃|]\s*", line.strip())[1:-1] for line in text.splitlines()]
-    return next(line for line in lines if line and line[0] == start)
+    lines = [re.split(r"\s{2,}", line.strip()) for line in text.splitlines()]
+    return next(line for line in lines if line[0] == start)
 
 
 def test_a_summary_has_every_field(tmp_path: Path) -> None:
@@ -421,20 +443,23 @@ def test_comparison_of_runs_on_one_data_set() -> None:
         "loss_test": 12.3456,
     }
     text = shown(comparison_table([SUMMARY, {**SUMMARY, **regression, "accuracy_last": None}]))
-    assert "mnist (4000/500/500)" in text.splitlines()[0]
-    assert row(text, "run") == [
-        "run", "method", "seed", "test", "validation best", "last", "rounds", "evaluations", "down/node",
-        "up/node", "seconds",
-    ]  # fmt: skip
+    assert text.splitlines()[0].strip() == "mnist (4000/500/500), seed 0"
+    assert text.splitlines()[1].split() == ["best", "last", "evalu-", "down", "up", "time"]
+    header = ["run", "method", "test", "val.", "val.", "rounds", "ations", "/node", "/node", "(s)"]
+    assert row(text, "run") == header
     costs = ["300", "15000", "1.23 MB", "4.32 kB", "61.2"]
-    assert row(text, "fne_mnist") == ["fne_mnist", "fne", "0", "80.0 %", "82.5 %", "81.0 %", *costs]
-    assert row(text, "[b]") == ["[b]", "fedavg", "0", "12.35 loss", "-", "-", *costs]
+    assert row(text, "fne_mnist") == ["fne_mnist", "fne", "80.0 %", "82.5 %", "81.0 %", *costs]
+    assert row(text, "[b]") == ["[b]", "fedavg", "12.35 loss", "-", "-", *costs]
 
 
 def test_comparison_across_data_sets_and_in_markdown() -> None:
     summaries = [SUMMARY, {**SUMMARY, "name": "a|b", "split": "trial"}]
     assert row(shown(comparison_table(summaries)), "fne_mnist")[2] == "mnist (4000/500/500)"
     lines = markdown_table(summaries).splitlines()
+    assert lines[0] == (
+        "| run | method | data (split) | seed | test | best val. | last val. | rounds | evaluations "
+        "| down/node | up/node | time (s) |"
+    )
     assert lines[1].startswith("| --- | --- | --- | ---: |")
     assert lines[2].startswith("| fne_mnist | fne | mnist (4000/500/500) | 0 | 80.0 % | 82.5 % |")
     assert lines[3].startswith(r"| a\|b | fne | mnist (trial) |")
@@ -463,8 +488,10 @@ def test_seeds_become_mean_and_sample_deviation() -> None:
     assert mean["std"]["rounds"] == 0
     assert (mean["accuracy_best"], mean["model_sha256"], mean["split"]) == (None, None, SUMMARY["split"])
     assert single == {**other, "n": 1, "seeds": [0], "std": {}}
-    cells = row(shown(comparison_table([mean])), "fne_mnist")
-    assert cells[2:7] == ["n = 3", "83.0 ± 3.6 %", "-", "81.0 %", "300"]
+    text = shown(comparison_table([mean]))
+    assert text.splitlines()[0].strip() == "mnist (4000/500/500), n = 3"
+    assert row(text, "fne_mnist")[2:6] == ["83.0 ± 3.6 %", "-", "81.0 %", "300"]
+    assert row(shown(comparison_table([mean, single])), "fne_mnist")[2] == "n = 3"
     json.dumps([mean, single], allow_nan=False)
 
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+import sys
 import time
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import BarColumn, SpinnerColumn, TaskID, TextColumn
 from rich.progress import Progress as Bar
 from rich.table import Column
+from rich.text import Text
 
 from fne.types import Metrics, Round, Strategy
 
@@ -56,17 +59,19 @@ class Progress:
             return self
         self._begun = time.monotonic()
         if self.console.is_terminal and not self.console.is_dumb_terminal:
-            self._bar = Bar(
+            self._bar = _TwoLines(
                 SpinnerColumn(finished_text=" "),
                 TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True)),
-                BarColumn(bar_width=16),
-                TextColumn("{task.fields[state]}", markup=False, table_column=Column(no_wrap=True)),
+                BarColumn(bar_width=24),
+                TextColumn("{task.fields[pace]}", table_column=Column(no_wrap=True)),
                 console=self.console,
                 refresh_per_second=4,
+                redirect_stdout=sys.stdout.isatty(),  # else what is piped elsewhere would land on stderr
             )
             self._bar.start()
+            pace = f"{self.start}/{self.horizon}"
             self._task = self._bar.add_task(
-                self.name, total=self.horizon, completed=self.start, state=f"{self.start}/{self.horizon}"
+                self.name, total=self.horizon, completed=self.start, pace=pace, figures=""
             )
             self._next = self._begun
         else:
@@ -80,24 +85,30 @@ class Progress:
         now = time.monotonic()
         if now >= self._next:
             self._next = now + (_EVERY_LINE if self._bar is None else _EVERY)
-            self._show(self.state(now))
+            self._show(self.pace(now), self.figures(now))
 
-    def state(self, now: float) -> str:
-        """Return the text beside the bar at `now` (of `time.monotonic`): step, figures, pace, time left."""
+    def pace(self, now: float) -> str:
+        """Return the steps taken at `now` (of `time.monotonic`) and the time left."""
+        step = self._last["step"]
+        text = f"{step}/{self.horizon}"
+        if self.start < step < self.horizon and now > self._begun:
+            seconds = (self.horizon - step) * (now - self._begun) / (step - self.start)
+            text += f"  {timedelta(seconds=round(seconds))} left"
+        return text
+
+    def figures(self, now: float) -> str:
+        """Return the last step's figures and the rounds a second up to `now`."""
         step, metrics = self._last["step"], self._last
-        parts = [f"{step}/{self.horizon}"]
+        parts = []
         if _finite(metrics.get("loss_best")):
             parts.append(f"{self.loss} {self.display_sign * metrics['loss_best']:.4g}")
         if _finite(metrics.get("accuracy_validation")):
-            parts.append(f"val {100 * metrics['accuracy_validation']:.1f} %")
+            parts.append(f"validation {100 * metrics['accuracy_validation']:.1f} %")
         if _finite(metrics.get("multiplier")):
-            parts.append(f"mult {metrics['multiplier']:.3g}")
-        seconds, steps = now - self._begun, step - self.start
-        if steps > 0 and seconds > 0:
-            pace = steps / seconds
-            parts.append(f"{pace * metrics.get('round', step) / step:.3g} rounds/s")
-            if step < self.horizon:
-                parts.append(f"{timedelta(seconds=round((self.horizon - step) / pace))} left")
+            parts.append(f"multiplier {metrics['multiplier']:.3g}")
+        if step > self.start and now > self._begun:
+            rounds = (step - self.start) * metrics.get("round", step) / step
+            parts.append(f"{rounds / (now - self._begun):.3g} rounds/s")
         return "  ".join(parts)
 
     def close(self) -> None:
@@ -106,8 +117,8 @@ class Progress:
             return
         self._next = math.inf
         now = time.monotonic()
-        state = f"{self.state(now)}  in {timedelta(seconds=round(now - self._begun))}"
-        self._show(state)
+        pace = f"{self._last['step']}/{self.horizon} in {timedelta(seconds=round(now - self._begun))}"
+        self._show(pace, self.figures(now))
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
@@ -115,14 +126,23 @@ class Progress:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _show(self, state: str) -> None:
+    def _show(self, pace: str, figures: str) -> None:
         if self._bar is None:
-            self._line(f"step {state}")
+            self._line(f"step {pace}  {figures}")
         else:
-            self._bar.update(self._task, completed=self._last["step"], state=state)
+            self._bar.update(self._task, completed=self._last["step"], pace=pace, figures=figures)
 
     def _line(self, text: str) -> None:
         self.console.print(f"{self.name}: {text}", markup=False, highlight=False, soft_wrap=True)
+
+
+class _TwoLines(Bar):
+    """The bar with the figures below it, since both do not fit into 80 columns."""
+
+    def get_renderables(self) -> Iterator[RenderableType]:
+        yield self.make_tasks_table(self.tasks)
+        for task in self.tasks:
+            yield Text(f"  {task.fields['figures']}", no_wrap=True, overflow="ellipsis")
 
 
 def _finite(value: Any) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
@@ -31,10 +32,10 @@ NUMBERS = (
 FIELDS = ("name", "method", "dataset", "split", "seed", *NUMBERS, "best_point", "model_sha256")
 NONE = "-"
 _HEADER = [
-    "run", "method", "data (split)", "seed", "test", "validation best", "last", "rounds", "evaluations",
-    "down/node", "up/node", "seconds",
+    "run", "method", "data (split)", "seed", "test", "best\nval.", "last\nval.", "rounds", "evalu-\nations",
+    "down\n/node", "up\n/node", "time\n(s)",
 ]  # fmt: skip
-_DATA = 2
+_DATA, _SEED = 2, 3
 
 
 # ---------------------------------------------------------------------------------------------- summaries
@@ -101,29 +102,40 @@ def _mean(runs: Sequence[Summary]) -> Summary:
 
 # ---------------------------------------------------------------------------------------------- tables
 def comparison_table(summaries: Sequence[Summary]) -> Table:
-    """Return a table of runs (from `read_summary`) or of groups of seeds (from `grouped`)."""
+    """Return a table of runs (from `read_summary`) or of groups of seeds (from `grouped`).
+
+    Data set and seed stand in the title where all runs share them.
+    """
     rows = [_row(summary) for summary in summaries]
-    if len({row[_DATA] for row in rows}) > 1:
-        return _table(_HEADER, rows, left=3)
-    title = rows[0][_DATA] if rows else ""  # one data set, as a rule: a title leaves the width to the figures
-    return _table(_without(_HEADER), [_without(row) for row in rows], left=2, title=title)
+    shared = [column for column in (_DATA, _SEED) if len({row[column] for row in rows}) == 1]
+    cells = [rows[0][column] for column in shared if rows[0][column] != NONE]
+    title = ", ".join(f"seed {cell}" if cell.isdigit() else cell for cell in cells)
 
+    def without(row: Row) -> Row:
+        return [cell for column, cell in enumerate(row) if column not in shared]
 
-def _without(row: Row) -> Row:
-    return row[:_DATA] + row[_DATA + 1 :]
+    return _table(without(_HEADER), [without(row) for row in rows], 2 if _DATA in shared else 3, title)
 
 
 def markdown_table(summaries: Sequence[Summary]) -> str:
     """Return `comparison_table` as Markdown."""
     rule = ["---" if column <= _DATA else "---:" for column in range(len(_HEADER))]
     rows = [[cell.replace("|", r"\|") for cell in _row(summary)] for summary in summaries]
-    return "".join(f"| {' | '.join(row)} |\n" for row in (_HEADER, rule, *rows))
+    header = [title.replace("-\n", "").replace("\n/", "/").replace("\n", " ") for title in _HEADER]
+    return "".join(f"| {' | '.join(row)} |\n" for row in (header, rule, *rows))
 
 
-def _table(header: Row, rows: Sequence[Row], left: int, title: str = "") -> Table:
-    table = Table(title=Text(title) if title else None)
+def _table(header: Row, rows: Sequence[Row], names: int, title: str = "") -> Table:
+    """Return a table, its first `names` columns flush left; a narrow terminal folds cells, cuts none."""
+    table = Table(
+        title=Text(title) if title else None,
+        box=SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+        collapse_padding=True,
+    )
     for column, name in enumerate(header):
-        table.add_column(Text(name), justify="left" if column < left else "right")
+        table.add_column(Text(name), justify="left" if column < names else "right", overflow="fold")
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))  # names may hold brackets, which rich takes for markup
     return table
@@ -148,12 +160,12 @@ def _row(summary: Summary) -> Row:
         test = significant("loss_test", " loss")
     else:
         test = significant("best_value")
-    n = summary.get("n", 1)
+    n, seed = summary.get("n", 1), summary.get("seed")
     return [
         str(summary.get("name") or NONE),
         str(summary.get("method") or NONE),
         f"{summary.get('dataset') or NONE} ({summary.get('split') or NONE})",
-        f"n = {n}" if n > 1 else str(summary.get("seed", NONE)),
+        f"n = {n}" if n > 1 else NONE if seed is None else str(seed),
         test,
         percent("accuracy_best"),
         percent("accuracy_last"),
@@ -197,7 +209,9 @@ def partition_table(
         for name, line in zip(names, lines, strict=True):
             most = max(range(len(line)), key=line.__getitem__)
             rows.append([name, str(sum(c > 0 for c in line)), f"{class_names[most]}: {line[most]}"])
-    return _table([*header, "samples"], [[*r, str(sum(c))] for r, c in zip(rows, lines, strict=True)], left=1)
+    return _table(
+        [*header, "samples"], [[*r, str(sum(c))] for r, c in zip(rows, lines, strict=True)], names=1
+    )
 
 
 # ---------------------------------------------------------------------------------------------- pictures

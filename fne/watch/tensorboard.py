@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fne.errors import SettingError
+from fne.errors import RunError, SettingError
 from fne.types import Metrics, Round, Strategy
 from fne.watch.history import kept, writing
 
@@ -67,7 +67,7 @@ class TensorBoard:
         if purge_step is not None:
             _wait_for_a_later_name(self.folder)
         with writing(self.folder):
-            writer = SummaryWriter(str(folder), purge_step=purge_step)
+            writer = SummaryWriter(str(folder), purge_step=purge_step, max_queue=1000)
             if purge_step is None or purge_step <= 1:  # else the first part of the run has written them
                 better = "higher" if display_sign < 0 else "lower"
                 writer.add_text("config", f"```yaml\n{config_text.rstrip()}\n```", 0)
@@ -97,8 +97,12 @@ class TensorBoard:
             if values:
                 shape = histogram("fitness/population", *_bins(values))  # type: ignore[no-untyped-call]
                 summary.MergeFrom(shape)
-        with writing(self.folder):
-            self._events.add_summary(summary, step)
+        try:
+            with writing(self.folder):
+                self._events.add_summary(summary, step)
+        except RunError:
+            self._writer = None  # its thread is dead, closing would raise the same again
+            raise
 
     def _sign(self, name: str) -> int:
         return self.display_sign if _TAGS.get(name, "").startswith("fitness/") else 1

@@ -1,0 +1,109 @@
+"""Run a group of experiments over seeds, some at a time, and print the table that RESULTS.md holds.
+
+    python benchmarks/run.py mnist5000 --seeds 0-2 --jobs 2 --out runs/bench
+
+Each cell is the `fne train` command printed beside it; finished runs are kept, unfinished ones are resumed, so a
+stopped benchmark goes on where it was. Every process uses one thread.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from fne.watch.report import grouped, markdown_table, read_summary
+
+SMALL = "fne_mnist5000"
+CNN = f"{SMALL} model=cnn strategy.subset_size=1 strategy.rounds=500"
+MIXED = "strategy.mutation=mixed strategy.elites=1"
+CE = "strategy.loss=cross_entropy"
+
+GROUPS: dict[str, dict[str, str]] = {
+    "mnist5000": {
+        "logistic_paper": SMALL,
+        "logistic_mixed": f"{SMALL} {MIXED}",
+        "logistic_mixed_ce": f"{SMALL} {MIXED} {CE}",
+        "logistic_fedavg": "fedavg_quick",
+        "logistic_centralised": "centralised_mnist5000",
+        "cnn_fedavg": "fedavg_quick model=cnn",
+        "cnn_paper": CNN,
+        "cnn_mixed_ce": f"{CNN} {MIXED} {CE}",
+    },
+    "comparisons": {
+        "kernelwise": SMALL,
+        "halving": f"{SMALL} strategy.crossover=halving",
+        "interleave": f"{SMALL} strategy.crossover=interleave",
+        "mean": f"{SMALL} strategy.crossover=mean",
+        "single_sample": f"{SMALL} strategy.nodes=single_sample",
+        "moving_window": f"{SMALL} strategy.nodes=moving_window strategy.window_size=2 strategy.window_every=5",
+        "offset": f"{SMALL} strategy.mutation=offset",
+        "offset_mean": f"{SMALL} strategy.mutation=offset strategy.crossover=mean",
+        "lognormal": f"{SMALL} strategy.mutation=lognormal strategy.sign_flip=0.01",
+        "multiplier_off": f"{SMALL} strategy.stagnation=off",
+        "multiplier_no_improvement": f"{SMALL} strategy.stagnation=no_improvement",
+        "deal": f"{SMALL} strategy.deal=true",
+    },
+    "mcmahan": {
+        "iid": "fedavg_mnist watch.target=0.97",
+        "shards": "fedavg_mnist data.partition=shards strategy.lr=0.05 strategy.rounds=700 watch.target=0.97",
+    },
+    "mnist": {
+        "fedavg_cnn": "fedavg_mnist model=cnn strategy.fraction=0.02 strategy.rounds=300",
+        "fne_cnn": "fne_mnist",
+        "fne_logistic": "fne_mnist model=logistic strategy.rounds=2000 watch.every=10",
+        "fedavg_logistic": "fedavg_mnist model=logistic strategy.fraction=0.02 strategy.rounds=2000 watch.every=10",
+    },
+}
+
+
+def command(cell: str, name: str, seed: int, folder: Path) -> list[str]:
+    """Return the command of one run; a folder that holds an unfinished run is resumed."""
+    fne = [sys.executable, "-m", "fne.cli", "train"]
+    if (folder / "config.yaml").exists():
+        return [*fne, "--resume", str(folder), "--quiet"]
+    settings = [f"name={name}", f"seed={seed}", "engine.threads=1", "watch.tensorboard=false"]
+    return [*fne, *cell.split(), *settings, "--out", str(folder), "--quiet"]
+
+
+def run(job: tuple[str, str, int, Path]) -> Path:
+    """Run one cell with one seed unless it is finished."""
+    cell, name, seed, folder = job
+    if not (folder / "summary.json").exists():
+        done = subprocess.run(command(cell, name, seed, folder), capture_output=True, text=True, check=False)
+        if done.returncode:
+            sys.exit(f"{name} seed {seed}: exit status {done.returncode}\n{done.stderr}")
+        print(f"{name} seed {seed} done", file=sys.stderr, flush=True)
+    return folder
+
+
+def main() -> None:
+    """Run one group and print its commands and its table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("group", choices=sorted(GROUPS))
+    parser.add_argument("--seeds", default="0-2", help="first-last")
+    parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
+    parser.add_argument("--out", type=Path, default=Path("runs/bench"))
+    parser.add_argument("--only", default="", help="comma-separated cells")
+    arguments = parser.parse_args()
+    first, _, last = arguments.seeds.partition("-")
+    seeds = range(int(first), int(last or first) + 1)
+    wanted = arguments.only.split(",") if arguments.only else list(GROUPS[arguments.group])
+    cells = {name: GROUPS[arguments.group][name] for name in wanted}
+    jobs = [
+        (cell, name, seed, arguments.out / arguments.group / f"{name}-s{seed}")
+        for name, cell in cells.items()
+        for seed in seeds
+    ]
+    with ThreadPoolExecutor(arguments.jobs) as pool:
+        folders = list(pool.map(run, jobs))
+    for name, cell in cells.items():
+        print(f"- `{name}`: `fne train {cell}`")
+    print()
+    print(markdown_table(grouped([read_summary(folder) for folder in folders])))
+
+
+if __name__ == "__main__":
+    main()
