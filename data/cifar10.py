@@ -35,9 +35,7 @@ Part = tuple[Images, Tensor]
 def cifar10(
     *,
     seed: int,
-    path: Annotated[
-        str | None, Key("folder that holds the batches or cifar10_subset.npz, or an .npz file")
-    ] = None,
+    path: Annotated[str | None, Key("folder that holds the batches or cifar10_subset.npz, or an .npz file")] = None,
     download: Annotated[bool, Key("fetch missing batches into the cache folder")] = False,
     split: Annotated[Literal["trial"], Key("images are dealt to the parts one by one")] = "trial",
     split_seed: Annotated[int, Key("seed of the split, the same for all runs that are compared", ge=0)] = 0,
@@ -45,9 +43,7 @@ def cifar10(
         int | None,
         Key("the server's own images, taken from the training images; null: a tenth", unit="samples", ge=1),
     ] = None,
-    standardise: Annotated[
-        bool, Key("mean 0, variance 1 per channel, by the training part; else 0 to 1")
-    ] = True,
+    standardise: Annotated[bool, Key("mean 0, variance 1 per channel, by the training part; else 0 to 1")] = True,
 ) -> Dataset:
     """Load CIFAR-10, `x` float32 `[N, 3, 32, 32]`.
 

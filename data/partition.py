@@ -67,9 +67,7 @@ def deal(
 def _check(partition: str, names: Sequence[str], parts: Sequence[Tensor], total: int) -> None:
     if len(set(names)) < len(names):
         twice = next(name for name in names if list(names).count(name) > 1)
-        raise DataError(
-            f"partition {partition!r}: two nodes are called {twice!r}; give the subjects different names"
-        )
+        raise DataError(f"partition {partition!r}: two nodes are called {twice!r}; give the subjects different names")
     for name, part in zip(names, parts, strict=True):
         if len(part) == 0:
             raise DataError(
@@ -99,9 +97,7 @@ def describe(parts: Mapping[str, Samples], classes: Sequence[str] | None) -> tup
 @register("partition", "iid")
 def iid(samples: Samples, nodes: int, generator: torch.Generator) -> list[Tensor]:
     """Deal at random; sizes differ by at most one."""
-    return _hand_out(
-        torch.zeros(len(samples), dtype=torch.int64), _even(len(samples), nodes)[:, None], generator
-    )
+    return _hand_out(torch.zeros(len(samples), dtype=torch.int64), _even(len(samples), nodes)[:, None], generator)
 
 
 @register("partition", "one_class")
@@ -159,9 +155,7 @@ def dirichlet(
     nodes: int,
     generator: torch.Generator,
     *,
-    alpha: Annotated[
-        float, Key("concentration: small = each class on few nodes, large = near iid", ge=1e-9)
-    ] = 0.5,
+    alpha: Annotated[float, Key("concentration: small = each class on few nodes, large = near iid", ge=1e-9)] = 0.5,
     minimum: Annotated[int, Key("smallest node", unit="samples", ge=1)] = 1,
     draw: Annotated[
         Literal["class", "node"],
@@ -202,9 +196,7 @@ def quantity(
     generator: torch.Generator,
     *,
     law: Annotated[Literal["lognormal", "power"], Key("how the sizes fall off")] = "lognormal",
-    skew: Annotated[
-        float, Key("sigma of the log-normal law, exponent of the power law; 0 = equal", ge=0)
-    ] = 1.0,
+    skew: Annotated[float, Key("sigma of the log-normal law, exponent of the power law; 0 = equal", ge=0)] = 1.0,
     minimum: Annotated[int, Key("smallest node", unit="samples", ge=1)] = 1,
 ) -> list[Tensor]:
     """Deal samples at random to nodes of unequal sizes, each `minimum` plus its share of the rest."""
@@ -230,9 +222,7 @@ def subject(
     nodes: int | None,
     generator: torch.Generator,
     *,
-    subjects_per_node: Annotated[
-        int, Key("subjects that share a node; the last node may have fewer", ge=1)
-    ] = 1,
+    subjects_per_node: Annotated[int, Key("subjects that share a node; the last node may have fewer", ge=1)] = 1,
 ) -> list[Tensor]:
     """Give every node the samples of its own subjects, as they lie at different sites."""
     if samples.groups is None:

@@ -72,21 +72,18 @@ def fetch(name: str, folder: str) -> None:
     """
     root = cache_folder() / folder
     try:
-        from torchvision import datasets  # type: ignore[import-untyped]
+        from torchvision import datasets
 
         root.mkdir(parents=True, exist_ok=True)
         getattr(datasets, name)(root, download=True)
     except (ImportError, OSError, RuntimeError, HTTPException) as error:
         raise DataError(
-            f"{name}: the download into {root} failed ({error}); "
-            "get the files some other way and set data.path"
+            f"{name}: the download into {root} failed ({error}); get the files some other way and set data.path"
         ) from error
 
 
 # ------------------------------------------------------------------------------------------------ checks
-def check_arrays(
-    name: str, x: Tensor, y: Tensor, classes: Sequence[str] | None, *, least_classes: int = 2
-) -> None:
+def check_arrays(name: str, x: Tensor, y: Tensor, classes: Sequence[str] | None, *, least_classes: int = 2) -> None:
     """Refuse arrays that would spoil a run without a sound.
 
     Args:
@@ -101,9 +98,7 @@ def check_arrays(
             `least_classes` classes.
     """
     if len(x) == 0 or len(x) != len(y):
-        raise DataError(
-            f"{name}: {len(x)} inputs and {len(y)} targets; there must be as many of both, at least one"
-        )
+        raise DataError(f"{name}: {len(x)} inputs and {len(y)} targets; there must be as many of both, at least one")
     for array, title in ((x, "inputs"), (y, "targets")):
         bad = ~torch.isfinite(array)
         if bad.any():
@@ -190,7 +185,5 @@ def stratified_split(y: Tensor, sizes: Sequence[int], generator: torch.Generator
     order = torch.randperm(total, generator=generator)
     part = torch.empty(total, dtype=torch.int64)
     for label in range(len(counts)):
-        part[labels[order] == label] = torch.arange(len(sizes)).repeat_interleave(
-            torch.from_numpy(quota[:, label])
-        )
+        part[labels[order] == label] = torch.arange(len(sizes)).repeat_interleave(torch.from_numpy(quota[:, label]))
     return [order[part == number] for number in range(len(sizes))]

@@ -28,9 +28,7 @@ WEAKENED = 0.3
 def toy(
     *,
     seed: int,
-    problem: Annotated[
-        Literal["linear", "eeg"], Key("Gaussian classes, or oscillations on channels")
-    ] = "linear",
+    problem: Annotated[Literal["linear", "eeg"], Key("Gaussian classes, or oscillations on channels")] = "linear",
     samples: Annotated[int, Key("samples of all parts together", unit="samples", ge=3)] = 600,
     noise: Annotated[float, Key("standard deviation of the noise, signal = 1", ge=0)] = 0.4,
     features: Annotated[int, Key("linear: features", ge=1)] = 20,

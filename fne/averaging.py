@@ -76,9 +76,7 @@ class Averaging:
             **self._options, "loss": self._loss, "lr": self._lr * self._decay**self.step,
         }  # fmt: skip
         chosen = tuple(nodes[i] for i in sorted(picked.tolist()))
-        return Request(
-            Header(self.seed, self.step), "train", chosen, common=common, options=options, reduce="sum"
-        )
+        return Request(Header(self.seed, self.step), "train", chosen, common=common, options=options, reduce="sum")
 
     def tell(self, round_: Round) -> Metrics:
         """Move the global weights and validate them."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Optional
+from typing import Annotated, Any, Literal, Optional
 
 import typer
 from rich.console import Console
@@ -82,7 +82,8 @@ def train(
     from fne.experiment import train as run
 
     if resume is not None:
-        done = [run(*configs or [None], overrides, resume=resume, stop_after=stop_after, quiet=quiet)]
+        source = configs[0] if configs else None
+        done = [run(source, overrides, resume=resume, stop_after=stop_after, quiet=quiet)]
     else:
         if not configs:
             raise FneError("train: give a config (a file or a bundled name: fne list), or --resume FOLDER")
@@ -127,7 +128,7 @@ def compare(
 def report(
     folders: Annotated[list[Path], typer.Argument(help="Run folders.")],
     curves: Annotated[Optional[Path], typer.Option(help="Write the runs' curves to this PNG.")] = None,  # noqa: UP045
-    x: Annotated[str, typer.Option(help="step, bytes or evaluations.")] = "step",
+    x: Annotated[Literal["step", "bytes", "evaluations"], typer.Option(help="The curves' horizontal axis.")] = "step",
     markdown: Annotated[bool, typer.Option(help="Print the table as Markdown.")] = False,
 ) -> None:
     """Print one table of finished runs; several seeds of one config become mean ± standard deviation."""

@@ -61,8 +61,7 @@ class DataSection(_Nodes, NamedSection):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the section as in YAML."""
-        own = {"name": self.name, "nodes": self.nodes, "partition": self.partition.to_dict()}
-        return {**own, **self.settings}
+        return {"name": self.name, "nodes": self.nodes, "partition": self.partition.to_dict(), **self.settings}
 
 
 class EvaluationSection(_Section):
@@ -221,6 +220,7 @@ class _Reader:
         self.source, self.folder, self.name = source, folder, name
         self.problems = list(problems)
         self.overridden: list[str] = []
+        self.shapeless: set[str] = set()
 
     def read(self, tree: Any, overrides: Sequence[str]) -> Config:
         if not isinstance(tree, dict):
@@ -278,13 +278,15 @@ class _Reader:
         self.problems.append(f"{self.origin(key)}: {key} is missing: {text}")
 
     def section(self, value: Any, key: str) -> dict[str, Any]:
+        named = key not in ("evaluation", "watch")
         if value is None:
             return {}
-        if isinstance(value, str) and key not in ("evaluation", "watch"):  # `partition: iid` is short
-            return {"name": value}
         if isinstance(value, dict):
             return value
-        self.wrong(key, "must be a mapping", value)
+        if isinstance(value, str) and named:  # `partition: iid` is short for it
+            return {"name": value}
+        self.wrong(key, f"must be {'a name or a mapping with a name' if named else 'a mapping'}", value)
+        self.shapeless.add(key)
         return {}
 
     def named(self, kind: str, values: dict[str, Any], key: str, more: Sequence[str] = ()) -> dict[str, Any]:
@@ -292,7 +294,8 @@ class _Reader:
         name = values.pop("name", None)
         choice = f"must be one of {', '.join(known)}"
         if name is None:
-            self.missing(f"{key}.name", choice)
+            if key not in self.shapeless:
+                self.missing(f"{key}.name", choice)
         elif name not in list(known):
             self.wrong(f"{key}.name", choice + nearest(name, known), name)
         else:

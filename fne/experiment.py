@@ -1,7 +1,7 @@
 """From a config to a run folder: everything the command does, as functions.
 
-    summary = fne.train("fne_quick", out="runs/mine")
-    module = fne.load_model("runs/mine")
+summary = fne.train("fne_quick", out="runs/mine")
+module = fne.load_model("runs/mine")
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from fne.engines.local import LocalEngine, resolve_device
 from fne.errors import CheckpointError, FneError, RunError, SettingError
 from fne.evolution.evaluate import Evaluator, resolve_plan
 from fne.evolution.fitness import DISPLAY_SIGN
-from fne.evolution.genome import Layout, buffers_of, fill_buffers
+from fne.evolution.genome import Layout, fill_buffers
 from fne.files import write_atomically
 from fne.node import Node, Secrets, Worker
 from fne.randomness import derive_seed, seeded_initialisation
@@ -219,7 +219,7 @@ def _run(
 
     checkpoint = Checkpoint(folder, watch.checkpoint_every, engine, identity, extras)
     state = checkpoint.read() if resuming else None
-    kept = state["extras"] if state else {"position": 0, "pending": ""}
+    kept: dict[str, Any] = state["extras"] if state else {"position": 0, "pending": ""}
     if state:
         strategy.load_state_dict(state["strategy"])
         engine.load(state["step"])
@@ -425,12 +425,12 @@ def _interrupts() -> Iterator[threading.Event]:
 
     def ask_to_stop(signum: int, _: Any) -> None:
         event.set()
-        signal.signal(signum, previous[signum])
+        signal.signal(signum, previous[signal.Signals(signum)])
 
     signals = (signal.SIGINT, signal.SIGTERM)
     previous = {s: signal.signal(s, ask_to_stop) for s in signals}
     try:
         yield event
     finally:
-        for s, handler in previous.items():
-            signal.signal(s, handler)
+        for number, handler in previous.items():
+            signal.signal(number, handler)

@@ -20,7 +20,7 @@ from fne.evolution.evaluate import Evaluator
 from fne.types import PROTOCOL_VERSION, Header, Reply, Request, Samples, Status, Tensors
 
 
-class Refused(Exception):
+class RefusedError(Exception):
     """Raised by a task for a request that this node will not answer; the text is the reply's reason."""
 
 
@@ -125,7 +125,7 @@ class Worker:
                     for node in pending:
                         yield from self._run([node], request)
                     return
-                status = Status.REFUSED if isinstance(error, Refused) else Status.FAILED
+                status = Status.REFUSED if isinstance(error, RefusedError) else Status.FAILED
                 yield Reply(request.header, pending[answered].name, status, _reason(error))
                 pending = pending[answered + 1 :]
 

@@ -239,9 +239,7 @@ def _read(path: Path, module: str) -> list[Entry]:
                 raise ConfigError([f'{where}: write @register("kind", "name") with two literal strings'])
             kind, name = words
             if kind not in KINDS:
-                raise ConfigError(
-                    [f"{where}: kind {kind!r} must be {either(KINDS)}{did_you_mean(kind, KINDS)}"]
-                )
+                raise ConfigError([f"{where}: kind {kind!r} must be {either(KINDS)}{did_you_mean(kind, KINDS)}"])
             settings = _settings(node, where)
             for key in settings:
                 if kind in TAKEN.get(key, ()) or key.startswith("_"):

@@ -65,9 +65,7 @@ def check(
     known = [*fields, *more]
     every = f" (known: {', '.join(known) or 'none'})"
     mistakes = [
-        Mistake(key, f"unknown key of {what}{nearest(key, known) or every}")
-        for key in values
-        if key not in fields
+        Mistake(key, f"unknown key of {what}{nearest(key, known) or every}") for key in values if key not in fields
     ]
     given = {key: value for key, value in values.items() if key in fields}
     wrong = {key: why for key, value in given.items() if (why := _oddity(value, _leaves(fields[key])))}
@@ -75,9 +73,9 @@ def check(
         made = model.model_validate(given)
     except ValidationError as error:
         wrong = {str(detail["loc"][0]): detail["type"] for detail in error.errors(include_url=False)} | wrong
-    for key, why in wrong.items():
+    for key in (key for key in fields if key in wrong):
         text = f"must be {allowed(fields[key])}"
-        if why == "finite_number":
+        if wrong[key] == "finite_number":
             text = text.replace("a number", "a finite number")
         choices = [leaf for leaf in _leaves(fields[key]) if isinstance(leaf, str)]
         mistakes.append(Mistake(key, text + nearest(given.get(key, ""), choices)))

@@ -39,7 +39,7 @@ def fitness_task(worker: Worker, nodes: Sequence[Node], request: Request) -> Ite
     if worker.joined and len(nodes) > 1 and not request.private:
         joined = Samples(torch.cat([s.x for s in parts]), torch.cat([s.y for s in parts]))
         all_losses = evaluate(request.common["population"], joined, loss)
-        per_node = iter(all_losses.split([len(s) for s in parts], dim=1))
+        per_node = iter(torch.split(all_losses, [len(s) for s in parts], dim=1))
     else:
         per_node = (
             evaluate(payload_of(request, node)["population"], part, loss)
@@ -91,7 +91,7 @@ def _train(worker: Worker, node: Node, request: Request) -> Tensors:
         for _ in range(int(options["epochs"])):
             total = torch.zeros((), dtype=torch.float64, device=worker.device)
             permuted = torch.randperm(count, generator=order).to(worker.device)
-            for batch in permuted.split(size):
+            for batch in torch.split(permuted, size):
                 logits = module(node.data.x[batch]).unsqueeze(0)
                 losses = fitness.sample_losses(
                     str(options["loss"]), logits, node.data.y[batch], worker.evaluator.output
@@ -99,7 +99,9 @@ def _train(worker: Worker, node: Node, request: Request) -> Tensors:
                 objective = losses.mean()
                 optimizer.zero_grad(set_to_none=True)
                 objective.backward()  # type: ignore[no-untyped-call]
-                if mu:  # the gradient of mu / 2 * ||w - w_global||^2, added after the fact: mu = 0 is FedAvg, bit for bit
+                if (
+                    mu
+                ):  # the gradient of mu / 2 * ||w - w_global||^2, added after the fact: mu = 0 is FedAvg, bit for bit
                     _pull(parameters, anchors, mu)
                 optimizer.step()
                 total += losses.detach().sum(dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""Messages, contracts and the shape legend; imports nothing of the toolkit but the generators, and torch for types only.
+"""Messages, contracts and the shape legend; imports the toolkit's errors at most, and torch for types only.
 
 Shapes: `P` individuals, `D` genes, `K` nodes, `N` samples, `M` objectives. A population is `[P, D]`, its fitness
 `[P, M]` (M = 1 included), minimised everywhere inside; only display flips a sign.

@@ -22,7 +22,9 @@ def parse(text: str) -> tuple[Any, list[tuple[int, str]]]:
     try:
         loader = _Loader(text)
         value = plain(loader.get_single_data())
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+    except RecursionError:
+        return BROKEN, [(1, "not YAML: nested too deeply, or an anchor inside itself")]
+    except (yaml.YAMLError, ValueError) as error:
         mark = getattr(error, "problem_mark", None)
         why = getattr(error, "problem", None) or str(error).splitlines()[0]
         return BROKEN, [(mark.line + 1 if mark else 1, f"not YAML: {why}")]
@@ -69,9 +71,7 @@ class _Loader(yaml.SafeLoader):
             if isinstance(key, yaml.ScalarNode):
                 line, name = key.start_mark.line + 1, key.value
                 if name in first:
-                    self.twice.append(
-                        (line, f"{name} is written twice, first in line {first[name]}: keep one")
-                    )
+                    self.twice.append((line, f"{name} is written twice, first in line {first[name]}: keep one"))
                 first.setdefault(name, line)
         return node
 
@@ -79,6 +79,11 @@ class _Loader(yaml.SafeLoader):
 class _Dumper(yaml.SafeDumper):
     def ignore_aliases(self, data: Any) -> bool:  # two equal lists are no anchor
         return True
+
+    def represent_text(self, text: str) -> yaml.ScalarNode:
+        # only double quotes bring back characters that count as line breaks (U+0085, U+2028)
+        style = None if text.isprintable() else '"'
+        return self.represent_scalar("tag:yaml.org,2002:str", text, style)
 
 
 for _tag, _pattern, _first in (
@@ -89,4 +94,5 @@ for _tag, _pattern, _first in (
     ("merge", re.compile(r"<<$"), ["<"]),
 ):
     _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", _pattern, _first)
+_Dumper.add_representer(str, _Dumper.represent_text)
 _Dumper.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+.0123456789"))

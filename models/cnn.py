@@ -69,9 +69,7 @@ class CNN(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return logits `[N, outputs]` of images `[N, C, H, W]`."""
-        x = F.relu(
-            F.max_pool2d(self.conv1(x), 2)
-        )  # ReLU after the maximum: same values, a quarter of the work
+        x = F.relu(F.max_pool2d(self.conv1(x), 2))  # ReLU after the maximum: same values, a quarter of the work
         x = F.relu(F.max_pool2d(self.conv2(x), 2))
         logits: Tensor = self.head(F.relu(self.hidden(x.flatten(1))))
         return logits

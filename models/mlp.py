@@ -63,7 +63,5 @@ class MLP(nn.Module):
         x = x.flatten(1)
         last = len(self.layers) - 1
         for i in range(last):
-            x = torch.relu_(
-                layers.linear(x, parameters[f"layers.{i}.weight"], parameters[f"layers.{i}.bias"])
-            )
+            x = torch.relu_(layers.linear(x, parameters[f"layers.{i}.weight"], parameters[f"layers.{i}.bias"]))
         return layers.linear(x, parameters[f"layers.{last}.weight"], parameters[f"layers.{last}.bias"])

@@ -112,9 +112,7 @@ class Block(nn.Module):
             nn.Conv2d(before, after, 3, padding=1) for before, after in pairwise([channels, *filters])
         )
         self.norms = nn.ModuleList(nn.GroupNorm(groups, count) for count in filters)
-        self.projection = (
-            nn.Conv2d(channels, filters[-1], 1) if residual and channels != filters[-1] else None
-        )
+        self.projection = nn.Conv2d(channels, filters[-1], 1) if residual and channels != filters[-1] else None
 
     def forward(self, x: Tensor) -> Tensor:
         """Return `[N, filters, H/2, W/2]` of `[N, channels, H, W]`."""

@@ -40,9 +40,7 @@ def parts(data: Dataset) -> tuple[Samples, Samples, Samples]:
 
 
 def equal(a: Dataset, b: Dataset) -> bool:
-    return all(
-        torch.equal(p.x, q.x) and torch.equal(p.y, q.y) for p, q in zip(parts(a), parts(b), strict=True)
-    )
+    return all(torch.equal(p.x, q.x) and torch.equal(p.y, q.y) for p, q in zip(parts(a), parts(b), strict=True))
 
 
 # ------------------------------------------------------------------------------------------------ all of them
@@ -77,9 +75,7 @@ def test_contract_of_a_loader(name: str, keys: dict[str, Any]) -> None:
 @pytest.mark.parametrize("name", ["mnist", "cifar10", "housing", "toy"])
 def test_catalogue_reads_what_the_loader_declares(name: str) -> None:
     found = catalogue("data")[name]
-    assert {k: v[1] for k, v in found.settings.items()} == {
-        k: v[1] for k, v in declared(load("data", name)).items()
-    }
+    assert {k: v[1] for k, v in found.settings.items()} == {k: v[1] for k, v in declared(load("data", name)).items()}
 
 
 # ------------------------------------------------------------------------------------------------ sources
@@ -297,9 +293,7 @@ LABELS, IMAGES = "train-labels-idx1-ubyte", "train-images-idx3-ubyte.gz"
         (IMAGES, lambda b: idx(np.zeros((40, 14, 14), np.uint8)), r"images \[40, 14, 14\] and labels \[40\]"),
     ],
 )
-def test_damaged_idx_files(
-    small_idx: Path, file: str, damage: Callable[[bytes], bytes], message: str
-) -> None:
+def test_damaged_idx_files(small_idx: Path, file: str, damage: Callable[[bytes], bytes], message: str) -> None:
     path = small_idx / file
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(DataError, match=message):
@@ -341,9 +335,7 @@ def test_cifar10_npz(tmp_path: Path) -> None:
     data = cifar10(seed=0, path=str(path), standardise=False)
     assert data.split == "trial (validation random, stratified; test as supplied; 36/4/10)"
     assert (data.shape, data.classes) == ((3, 32, 32), CLASSES)
-    torch.testing.assert_close(
-        data.test.x, torch.from_numpy(np.load(path)["x_test"]).permute(0, 3, 1, 2).float() / 255
-    )
+    torch.testing.assert_close(data.test.x, torch.from_numpy(np.load(path)["x_test"]).permute(0, 3, 1, 2).float() / 255)
     scaled = cifar10(seed=0, path=str(tmp_path))
     mean, deviation = data.train.x.mean((0, 2, 3)), data.train.x.std((0, 2, 3), correction=0)
     for plain, part in zip(parts(data), parts(scaled), strict=True):
@@ -387,13 +379,7 @@ def python2_batch(pixels: np.ndarray[Any, Any], labels: list[int]) -> bytes:
 
     dtype = b"cnumpy\ndtype\n" + text(b"u1") + whole(0) + whole(1) + b"\x87R"
     dtype += b"(" + whole(3) + text(b"|") + b"NNN" + whole(-1) + whole(-1) + whole(0) + b"tb"
-    array = (
-        b"cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\n"
-        + whole(0)
-        + b"\x85"
-        + text(b"b")
-        + b"\x87R"
-    )
+    array = b"cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\n" + whole(0) + b"\x85" + text(b"b") + b"\x87R"
     shape = b"".join(map(whole, pixels.shape)) + b"\x86"
     array += b"(" + whole(1) + shape + dtype + b"\x89" + text(pixels.tobytes()) + b"tb"
     items = text(b"data") + array + text(b"labels") + b"](" + b"".join(map(whole, labels)) + b"e"
@@ -426,9 +412,7 @@ class Evil:
         return os.mkdir, (os.environ["EVIL"],)
 
 
-def test_cifar10_batch_that_would_run_code_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cifar10_batch_that_would_run_code_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EVIL", str(tmp_path / "evil"))
     (tmp_path / "data_batch_1").write_bytes(pickle.dumps({"data": Evil(), "labels": []}))
     with pytest.raises(DataError, match=r"it refers to .*mkdir, which no batch does"):

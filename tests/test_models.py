@@ -66,9 +66,7 @@ def inputs(shape: tuple[int, ...], samples: int) -> Tensor:
 
 def one_by_one(model: nn.Module, genes: dict[str, Tensor], x: Tensor) -> Tensor:
     count = len(next(iter(genes.values())))
-    return torch.stack(
-        [functional_call(model, {name: g[p] for name, g in genes.items()}, (x,)) for p in range(count)]
-    )
+    return torch.stack([functional_call(model, {name: g[p] for name, g in genes.items()}, (x,)) for p in range(count)])
 
 
 # ------------------------------------------------------------------------------------------------ every model
@@ -102,9 +100,7 @@ def test_forward(case: str) -> None:
     assert logits.shape == (7, 3)
     assert logits.dtype == torch.float32
     assert torch.equal(model(x), logits)
-    torch.testing.assert_close(
-        model(x[:1]), logits[:1], rtol=1e-5, atol=1e-5
-    )  # samples do not see each other
+    torch.testing.assert_close(model(x[:1]), logits[:1], rtol=1e-5, atol=1e-5)  # samples do not see each other
     logits.square().sum().backward()
     for name, p in model.named_parameters():
         assert p.grad is not None, name
@@ -217,9 +213,7 @@ def test_residual_adds_the_input_of_each_block() -> None:
         ),
     ],
 )  # fmt: skip
-def test_impossible_settings(
-    name: str, shape: tuple[int, ...], outputs: int, settings: Any, message: str
-) -> None:
+def test_impossible_settings(name: str, shape: tuple[int, ...], outputs: int, settings: Any, message: str) -> None:
     with pytest.raises(SettingError) as caught:
         load("model", name)(shape, outputs, **settings)
     assert str(caught.value) == message
@@ -273,17 +267,9 @@ def test_linear(outputs: int, shared: bool, biased: bool) -> None:
 @pytest.mark.parametrize("form", ["images", "shared", "folded"])
 @pytest.mark.parametrize(("kernel", "padding", "stride"), [((3, 3), 0, 1), ((3, 2), 1, 2), ((1, 1), 0, 1)])
 @pytest.mark.parametrize("biased", [True, False])
-def test_conv2d(
-    channels: int, form: str, kernel: tuple[int, int], padding: int, stride: int, biased: bool
-) -> None:
-    own = (
-        normal(P, N, channels, 6, 7)
-        if form == "folded"
-        else normal(N, channels, 6, 7).expand(P, -1, -1, -1, -1)
-    )
-    x = {"images": lambda: layers.Images(own[0]), "shared": lambda: own[0], "folded": lambda: fold(own)}[
-        form
-    ]()
+def test_conv2d(channels: int, form: str, kernel: tuple[int, int], padding: int, stride: int, biased: bool) -> None:
+    own = normal(P, N, channels, 6, 7) if form == "folded" else normal(N, channels, 6, 7).expand(P, -1, -1, -1, -1)
+    x = {"images": lambda: layers.Images(own[0]), "shared": lambda: own[0], "folded": lambda: fold(own)}[form]()
     weight, bias = normal(P, O, channels, *kernel), normal(P, O) if biased else None
     expected = torch.stack(
         [

@@ -33,9 +33,7 @@ def numbers(part: Samples) -> list[int]:
     return part.x[:, 0].long().tolist()
 
 
-def dealt(
-    data: Dataset, partition: str, nodes: int | None, seed: int = 0, **keys: Any
-) -> dict[str, list[int]]:
+def dealt(data: Dataset, partition: str, nodes: int | None, seed: int = 0, **keys: Any) -> dict[str, list[int]]:
     return {name: numbers(part) for name, part in deal(data, partition, nodes, seed, keys).items()}
 
 
@@ -97,9 +95,7 @@ def test_names_sort_as_numbers() -> None:
 
 
 def test_describe_counts_samples_by_class() -> None:
-    names, counts = describe(
-        deal(dataset(torch.tensor([0, 0, 2, 2, 2])), "one_class", 2, 0, {}), ("a", "b", "c")
-    )
+    names, counts = describe(deal(dataset(torch.tensor([0, 0, 2, 2, 2])), "one_class", 2, 0, {}), ("a", "b", "c"))
     assert names == ["node-000", "node-001"]
     assert counts.tolist() == [[2, 0, 0], [0, 0, 3]]
     _, sizes = describe(deal(dataset(torch.zeros(5, 1)), "iid", 2, 0, {}), None)
@@ -283,9 +279,7 @@ def test_subjects_keep_their_names() -> None:
 
 def test_subject_refusals() -> None:
     y, groups = torch.arange(6) % 2, torch.arange(6) % 3
-    with pytest.raises(
-        SettingError, match=r"data.nodes = 2: must be null or 3: there are 3 subjects, 1 a node"
-    ):
+    with pytest.raises(SettingError, match=r"data.nodes = 2: must be null or 3: there are 3 subjects, 1 a node"):
         deal(dataset(y, groups), "subject", 2, 0, {})
     with pytest.raises(SettingError, match="these data name no subjects"):
         deal(dataset(y), "subject", None, 0, {})

@@ -105,9 +105,7 @@ except ConfigError as error:
 heavy = {"torch", "numpy", "scipy", "sklearn", "mne", "pandas"} & set(sys.modules)
 print(found > 0, len(problems), sorted(heavy))
 """
-    run = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=True
-    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=True)
     assert run.stdout.strip() == "True 2 []"
 
 
@@ -234,14 +232,10 @@ def test_a_plugin_that_takes_a_name_is_refused(tmp_path: Path) -> None:
     )
     own = entry("model", "cnn")
     c = write(tmp_path / "c.py", PLUGIN.format(name="x").replace("tiny_x", "cnn"))
-    with pytest.raises(
-        ConfigError, match=rf"'cnn' is registered twice: in {registry_name(c)} and in {own.module} "
-    ):
+    with pytest.raises(ConfigError, match=rf"'cnn' is registered twice: in {registry_name(c)} and in {own.module} "):
         add_plugin(c)
     d = write(tmp_path / "d.py", PLUGIN.format(name="twin") * 2)
-    with pytest.raises(
-        ConfigError, match=r"'tiny_twin' is registered twice: in .* \(.*/d.py:8\); rename one"
-    ):
+    with pytest.raises(ConfigError, match=r"'tiny_twin' is registered twice: in .* \(.*/d.py:8\); rename one"):
         add_plugin(d)
 
 

@@ -71,9 +71,7 @@ def file_limit(size: int) -> Iterator[None]:
 
 # ---------------------------------------------------------------------------------------------- history
 def test_a_line_is_compact_json_in_fixed_order_without_underscores() -> None:
-    line = encode(
-        metrics(3, zeta=np.float32(0.5), alpha=torch.tensor([1.0, math.nan]), empty=None, flag=True)
-    )
+    line = encode(metrics(3, zeta=np.float32(0.5), alpha=torch.tensor([1.0, math.nan]), empty=None, flag=True))
     assert line == (
         '{"step":3,"round":3,"evaluations":30,"loss_best":0.3333333333333333,"loss_mean":0.6666666666666666,'
         '"loss_worst":null,"accuracy_validation":0.75,"nonfinite":1,"failures":{},"bytes_down":100,'
@@ -105,14 +103,10 @@ def test_a_metric_that_json_cannot_hold_is_named() -> None:
     [(1, 4, [1, 2, 3, 4]), (3, 8, [1, 3, 6, 8]), (3, 6, [1, 3, 6]), (100, 5, [1, 5]), (5, 1, [1])],
 )
 @pytest.mark.parametrize("own_end", [True, False])
-def test_thinning_keeps_first_and_last(
-    tmp_path: Path, every: int, last: int, steps: list[int], own_end: bool
-) -> None:
+def test_thinning_keeps_first_and_last(tmp_path: Path, every: int, last: int, steps: list[int], own_end: bool) -> None:
     with History(tmp_path, every) as history:
         feed(history, range(1, last + 1), last if own_end else 99)
-        assert not (own_end and history.pending), (
-            "a run's own end is written at once, a checkpoint may follow"
-        )
+        assert not (own_end and history.pending), "a run's own end is written at once, a checkpoint may follow"
     assert [line["step"] for line in read_history(tmp_path)] == steps
     assert [s for s in range(1, last) if kept(s, every)] == [s for s in steps if s != last]
 
@@ -201,9 +195,7 @@ def test_a_full_disk_leaves_whole_lines_and_says_what_to_do(tmp_path: Path) -> N
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 50, hard))  # room for part of a line
     try:
-        with pytest.raises(
-            RunError, match=r"cannot write .*history\.jsonl: File too large; make room .*--resume"
-        ):
+        with pytest.raises(RunError, match=r"cannot write .*history\.jsonl: File too large; make room .*--resume"):
             feed(history, range(3, 4), 99)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
@@ -219,9 +211,7 @@ def test_a_half_written_last_line_is_passed_over(tmp_path: Path, tail: bytes) ->
 
 
 def test_a_broken_line_elsewhere_and_a_missing_file_are_named(tmp_path: Path) -> None:
-    with pytest.raises(
-        FneError, match=r"cannot read .*history\.jsonl: No such file.*give the folder of a run"
-    ):
+    with pytest.raises(FneError, match=r"cannot read .*history\.jsonl: No such file.*give the folder of a run"):
         read_history(tmp_path)
     (tmp_path / "history.jsonl").write_bytes(b'{"step":1}\n{"step"\n{"step":3}\n')
     with pytest.raises(FneError, match=r"history\.jsonl, line 2: .*delete the line"):
@@ -336,17 +326,13 @@ def test_without_a_terminal_there_is_a_line_at_each_end() -> None:
 
 def test_a_terminal_of_80_columns_shows_it_all() -> None:
     stream = io.StringIO()
-    console = Console(
-        file=stream, force_terminal=True, width=80, legacy_windows=False, _environ={"TERM": "x"}
-    )
+    console = Console(file=stream, force_terminal=True, width=80, legacy_windows=False, _environ={"TERM": "x"})
     with Progress("run [x]", 20, loss="cross_entropy", console=console) as progress:
         feed(progress, range(1, 21), 20)
     progress.close()
     *_, bar, figures = plain(stream).split("\n")[:-1]
     assert re.search(r"run \[x\] ━+ 20/20 in 0:00:0\d", bar)
-    assert re.fullmatch(
-        r"\s*cross_entropy 0\.05  validation 95\.2 %  multiplier 1\.5  \S+ rounds/s\s*", figures
-    )
+    assert re.fullmatch(r"\s*cross_entropy 0\.05  validation 95\.2 %  multiplier 1\.5  \S+ rounds/s\s*", figures)
 
 
 def test_pace_and_time_left_count_from_where_the_run_was_resumed() -> None:
@@ -547,9 +533,7 @@ def test_curves_put_the_right_numbers_on_the_axes(tmp_path: Path, monkeypatch: p
 
 def test_curves_without_numbers_say_what_there_is(tmp_path: Path) -> None:
     folder = run_folder(tmp_path, "a")
-    with pytest.raises(
-        FneError, match=r"no run has numbers for y = 'loss_worst' over x = 'step'; there are: accuracy"
-    ):
+    with pytest.raises(FneError, match=r"no run has numbers for y = 'loss_worst' over x = 'step'; there are: accuracy"):
         curves([folder], tmp_path / "x.png", y="loss_worst")
     with pytest.raises(RunError, match=r"cannot write .*x\.png: No such file.*give another path"):
         curves([folder], tmp_path / "nowhere" / "x.png")
@@ -567,9 +551,7 @@ def test_partition_picture(tmp_path: Path, K: int, C: int) -> None:
     assert K == 1000 or has_colour(pixels, "#1f77b4")
 
 
-def test_partition_picture_stacks_each_class_on_the_last(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_partition_picture_stacks_each_class_on_the_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[Any] = []
     monkeypatch.setattr("fne.watch.report._save", lambda figure, path: drawn.append(figure))
     partition_picture([[1, 2], [0, 4]], ["a", "b"], ["x", "y"], tmp_path / "x.png")

@@ -58,8 +58,8 @@ class LocalEngine:
         """
         request = replace(request, header=replace(request.header, run=self._run))
         common, private = wire.request_frames(request)
-        down = {node: common.encoded for node in request.nodes}
-        payload_down = {node: common.payload for node in request.nodes}
+        down = dict.fromkeys(request.nodes, common.encoded)
+        payload_down = dict.fromkeys(request.nodes, common.payload)
         for node, frame in private.items():
             down[node] += frame.encoded
             payload_down[node] += frame.payload
@@ -75,9 +75,7 @@ class LocalEngine:
             if reply.status is not Status.OK:
                 failures.append(reply)
                 continue
-            per_node[reply.node] = {
-                name: float(value) for name, value in reply.payload.items() if value.numel() == 1
-            }
+            per_node[reply.node] = {name: float(value) for name, value in reply.payload.items() if value.numel() == 1}
             if folded is None:
                 kept.append(reply)
             else:

@@ -136,7 +136,7 @@ def resolve_plan(
     """Return the plan for a module on its device.
 
     Args:
-        module: on the device where it will be evaluated.
+        module: on the device where it will be evaluated; put into eval mode: trial passes leave its statistics alone.
         example: inputs `[N, *shape]` like a node's, on the same device; they are timed with `path=auto`.
         settings: `path` (`table`, `auto` or a path), `chunk`, `tile` (numbers or `None`), `memory` in bytes.
         output: as in `Evaluator`.
@@ -144,6 +144,7 @@ def resolve_plan(
     Raises:
         SettingError: where one individual on one sample does not fit into `memory`.
     """
+    module.eval()
     device = example.device
     budget = int(settings["memory"])
     per_sample = activation_bytes(module, example[:1])
@@ -189,7 +190,7 @@ def activation_bytes(module: nn.Module, x: Tensor) -> int:
     finally:
         for hook in hooks:
             hook.remove()
-    return 2 * max(total, out.numel() * out.element_size())
+    return 2 * max(total, int(out.numel()) * int(out.element_size()))
 
 
 def _seconds(module: nn.Module, plan: Plan, x: Tensor, output: str) -> float:

@@ -120,9 +120,7 @@ def mixed(
     population.add_(noise.mul_(scales * additive).masked_fill_(kept, 0.0))
 
 
-def lognormal(
-    population: Tensor, rate: float, chance: float, generator: torch.Generator, *, sign_flip: float
-) -> None:
+def lognormal(population: Tensor, rate: float, chance: float, generator: torch.Generator, *, sign_flip: float) -> None:
     """Multiply genes by exp(N(0, rate^2)), in place, and flip a sign with probability `sign_flip` (beyond the paper).
 
     Without drift: E[ln factor] = 0, where the uniform factor has about -rate^2 / 6 a mutation.
@@ -134,9 +132,7 @@ def lognormal(
     population.mul_(factor.masked_fill_(kept, 1.0))
 
 
-def _mutated(
-    population: Tensor, rate: float, chance: float, generator: torch.Generator
-) -> tuple[Tensor, Tensor]:
+def _mutated(population: Tensor, rate: float, chance: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """Return U[-rate, rate] `[P, D]` for the mutated genes and the mask of those kept.
 
     One draw serves both: where u < chance, u / chance is itself uniform in [0, 1).

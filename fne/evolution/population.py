@@ -44,9 +44,7 @@ class Population:
     def __init__(self, layout: Layout, genomes: Tensor, variation: Variation, *, seed: int) -> None:
         count = genomes.shape[0]
         if variation.parents > count:
-            raise SettingError(
-                "strategy.parents", variation.parents, f"at most strategy.population = {count}"
-            )
+            raise SettingError("strategy.parents", variation.parents, f"at most strategy.population = {count}")
         if variation.elites >= count:
             raise SettingError("strategy.elites", variation.elites, f"below strategy.population = {count}")
         self.layout = layout
@@ -92,8 +90,8 @@ class Population:
         elif v.mutation == "offset":
             operators.offset(children, v.offset_rate * multiplier, chance, draw)
         elif v.mutation == "mixed":
-            extra = {"additive": v.additive * multiplier, "scales": self._scales}
-            operators.mixed(children, rate, chance, draw, **extra)
+            additive = v.additive * multiplier
+            operators.mixed(children, rate, chance, draw, additive=additive, scales=self._scales)
         else:
             operators.lognormal(children, rate, chance, draw, sign_flip=v.sign_flip)
 

@@ -26,12 +26,8 @@ def centralised(
     lr: Annotated[float, Key("learning rate", gt=0)] = 1.0,
     lr_decay: Annotated[float, Key("factor on lr after each epoch", gt=0, le=1)] = 1.0,
     momentum: Annotated[float, Key("momentum of sgd", ge=0, lt=1)] = 0.0,
-    loss: Annotated[
-        Literal["nmse", "mse", "bce", "cross_entropy"], Key("what is minimised")
-    ] = "cross_entropy",
-    returns: Annotated[
-        Literal["best", "last"], Key("model of the run: best on validation, or the last")
-    ] = "last",
+    loss: Annotated[Literal["nmse", "mse", "bce", "cross_entropy"], Key("what is minimised")] = "cross_entropy",
+    returns: Annotated[Literal["best", "last"], Key("model of the run: best on validation, or the last")] = "last",
 ) -> Averaging:
     """Centralised back-propagation on the pooled data, one epoch a step."""
     options = {

@@ -31,12 +31,8 @@ def fedprox(
     lr: Annotated[float, Key("local learning rate", gt=0)] = 0.1,
     lr_decay: Annotated[float, Key("factor on lr after each round", gt=0, le=1)] = 1.0,
     momentum: Annotated[float, Key("momentum of sgd", ge=0, lt=1)] = 0.0,
-    loss: Annotated[
-        Literal["nmse", "mse", "bce", "cross_entropy"], Key("what nodes minimise")
-    ] = "cross_entropy",
-    returns: Annotated[
-        Literal["best", "last"], Key("model of the run: best on validation, or the last")
-    ] = "last",
+    loss: Annotated[Literal["nmse", "mse", "bce", "cross_entropy"], Key("what nodes minimise")] = "cross_entropy",
+    returns: Annotated[Literal["best", "last"], Key("model of the run: best on validation, or the last")] = "last",
 ) -> Averaging:
     """FedProx: federated averaging with a proximal term in the local objective."""
     options = {

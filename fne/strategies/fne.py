@@ -53,9 +53,7 @@ class FNE:
             Key("who evaluates a generation: the paper's three choices, or everybody"),
         ] = "random_subset",
         subset_size: Annotated[int, Key("nodes in a random subset", unit="nodes", ge=1)] = 1,
-        subset_every: Annotated[
-            int, Key("generations for which a subset is kept", unit="generations", ge=1)
-        ] = 1,
+        subset_every: Annotated[int, Key("generations for which a subset is kept", unit="generations", ge=1)] = 1,
         full_every: Annotated[
             int, Key("all nodes evaluate every so many generations; 0: never", unit="generations", ge=0)
         ] = 0,
@@ -155,9 +153,7 @@ class FNE:
             private = {node: {"population": slices[g]} for node, g in self._dealt(nodes).items()}
             return Request(header, "fitness", tuple(private), private=private, options=options)
         chosen = self._choice(self.step, nodes)
-        return Request(
-            header, "fitness", chosen, common={"population": genomes}, options=options, reduce="sum"
-        )
+        return Request(header, "fitness", chosen, common={"population": genomes}, options=options, reduce="sum")
 
     def tell(self, round_: Round) -> Metrics:
         """Rank the generation, validate its fittest, adapt the multiplier and breed the next generation."""
@@ -212,9 +208,7 @@ class FNE:
     def _dealt(self, nodes: Sequence[str]) -> dict[str, int]:
         """Return node -> group: every node in one, shuffled anew each generation."""
         if len(nodes) < self._groups:
-            raise SettingError(
-                "strategy.deal_groups", self._groups, f"at most the number of nodes, {len(nodes)}"
-            )
+            raise SettingError("strategy.deal_groups", self._groups, f"at most the number of nodes, {len(nodes)}")
         shuffled = torch.randperm(len(nodes), generator=generator(self.seed, "deal", self.step)).tolist()
         self._group_of = {nodes[n]: place % self._groups for place, n in enumerate(shuffled)}
         return {node: self._group_of[node] for node in nodes}

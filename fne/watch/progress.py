@@ -70,9 +70,7 @@ class Progress:
             )
             self._bar.start()
             pace = f"{self.start}/{self.horizon}"
-            self._task = self._bar.add_task(
-                self.name, total=self.horizon, completed=self.start, pace=pace, figures=""
-            )
+            self._task = self._bar.add_task(self.name, total=self.horizon, completed=self.start, pace=pace, figures="")
             self._next = self._begun
         else:
             self._line(f"step {self.start}/{self.horizon}")

@@ -190,9 +190,7 @@ def human_bytes(value: float) -> str:
     return f"{value:.0f} {unit}" if value >= 100 else f"{value:.3g} {unit}"
 
 
-def partition_table(
-    counts: Sequence[Sequence[int]], node_names: Sequence[str], class_names: Sequence[str]
-) -> Table:
+def partition_table(counts: Sequence[Sequence[int]], node_names: Sequence[str], class_names: Sequence[str]) -> Table:
     """Return samples per node and class (`counts[K][C]`, C = 1 for regression) with totals.
 
     Above 12 classes each node is summed up: how many classes it holds, and its largest.
@@ -209,9 +207,7 @@ def partition_table(
         for name, line in zip(names, lines, strict=True):
             most = max(range(len(line)), key=line.__getitem__)
             rows.append([name, str(sum(c > 0 for c in line)), f"{class_names[most]}: {line[most]}"])
-    return _table(
-        [*header, "samples"], [[*r, str(sum(c))] for r, c in zip(rows, lines, strict=True)], names=1
-    )
+    return _table([*header, "samples"], [[*r, str(sum(c))] for r, c in zip(rows, lines, strict=True)], names=1)
 
 
 # ---------------------------------------------------------------------------------------------- pictures
@@ -246,9 +242,7 @@ def curves(
             marker = "." if len(points) <= 50 else None
             axes.plot(*zip(*points, strict=True), label=_label(folder), marker=marker, linewidth=1.2)
     if not axes.lines:
-        raise FneError(
-            f"no run has numbers for y = {y!r} over x = {x!r}; there are: {', '.join(sorted(known))}"
-        )
+        raise FneError(f"no run has numbers for y = {y!r} over x = {x!r}; there are: {', '.join(sorted(known))}")
     axes.set_xlabel("bytes, down and up, all nodes" if x == "bytes" else x)
     axes.set_ylabel(y.replace("_", " "))
     if x == "bytes":

@@ -1,0 +1,73 @@
+"""Fixtures that several files share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fne.engines.local import LocalEngine
+from fne.evolution.evaluate import Evaluator, Plan
+from fne.evolution.genome import Layout
+from fne.node import Node, Secrets, Worker
+from fne.randomness import generator, seeded_initialisation
+from fne.types import LearningTask, Samples, Tensors
+
+Laboratory = Callable[..., SimpleNamespace]
+
+
+@pytest.fixture
+def laboratory() -> Laboratory:
+    """Return `build(make, nodes, validation=None, ...) -> task, worker, engine, evaluator` without any config."""
+
+    def build(
+        make: Callable[[], nn.Module],
+        nodes: Mapping[str, Samples],
+        validation: Samples | None = None,
+        *,
+        plan: Plan = Plan("loop", 16, 64),  # noqa: B008
+        output: str = "softmax",
+        joined: bool = False,
+        folder: Path | None = None,
+        **settings: Any,
+    ) -> SimpleNamespace:
+        def new_model(seed: int) -> nn.Module:
+            with seeded_initialisation(seed):
+                return make()
+
+        held = next(iter(nodes.values())) if validation is None else validation
+        evaluator = Evaluator(new_model(0), plan, output=output)
+
+        def evaluate(
+            population: Tensor, *, loss: str, buffers: Tensors | None = None, split: str = "validation"
+        ) -> dict[str, Tensor]:
+            return evaluator.evaluate(population, held, loss=loss, buffers=buffers)
+
+        task = LearningTask(Layout(new_model(0)), new_model, evaluate, held.y.dtype == torch.int64)
+        hosted = {name: Node(name, data, Secrets.simulate(0, name)) for name, data in nodes.items()}
+        worker = Worker(hosted, evaluator, joined=joined)
+        engine = LocalEngine(worker, "test", folder, **settings)
+        return SimpleNamespace(task=task, worker=worker, engine=engine, evaluator=evaluator)
+
+    return build
+
+
+@pytest.fixture
+def clouds() -> Callable[..., dict[str, Samples]]:
+    """Return `deal(*sizes) -> nodes n0, n1, ...` with samples of three linearly separable classes `[N, 4]`."""
+
+    def deal(*sizes: int, seed: int = 0) -> dict[str, Samples]:
+        nodes = {}
+        for i, size in enumerate(sizes):
+            draw = generator("clouds", seed, i)
+            y = torch.randint(3, (size,), generator=draw)
+            x = 2.0 * nn.functional.one_hot(y, 4).float() + 0.4 * torch.randn(size, 4, generator=draw)
+            nodes[f"n{i}"] = Samples(x, y)
+        return nodes
+
+    return deal

@@ -1,0 +1,283 @@
+"""Forward of many models: every path, chunk and tile gives what one module after the other gives."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fne.errors import SettingError
+from fne.evolution.evaluate import PATHS, Evaluator, Plan, activation_bytes, resolve_plan
+from fne.evolution.genome import Layout, buffers_of
+from fne.node import Node, Secrets, Worker
+from fne.randomness import generator, seeded_initialisation
+from fne.types import Header, Request, Samples
+
+
+class Stacked(nn.Module):
+    """A linear classifier with a population form of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.layer(x)
+        return y
+
+    def forward_population(self, parameters: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        return torch.baddbmm(
+            parameters["layer.bias"].unsqueeze(1),
+            x.expand(len(parameters["layer.bias"]), -1, -1),
+            parameters["layer.weight"].transpose(1, 2),
+        )
+
+
+class Everything(nn.Module):
+    """BatchNorm, dropout, tied weights, a frozen layer, a 0-dim parameter, an integer buffer."""
+
+    shift: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(4, 4)
+        self.norm = nn.BatchNorm1d(4)
+        self.again = nn.Linear(4, 4, bias=False)
+        self.again.weight = self.first.weight
+        self.drop = nn.Dropout(0.5)
+        self.fixed = nn.Linear(4, 3).requires_grad_(False)
+        self.gain = nn.Parameter(torch.tensor(1.5))
+        self.register_buffer("shift", torch.tensor(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.drop(torch.tanh(self.norm(self.first(x))))
+        y: Tensor = self.fixed(self.again(x)) * self.gain + self.shift
+        return y
+
+
+def convolution() -> nn.Module:
+    """Return a small MNIST-like network, transposed convolution included."""
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2), nn.ConvTranspose2d(4, 2, 2),
+        nn.Flatten(), nn.Linear(2 * 6 * 6, 10),
+    )  # fmt: skip
+
+
+def made(make: Callable[[], nn.Module]) -> nn.Module:
+    with seeded_initialisation("module"):
+        return make()
+
+
+def generation(module: nn.Module, count: int) -> Tensor:
+    """Return `count` individuals around the module's own weights."""
+    layout = Layout(module)
+    noise = torch.randn(count, layout.size, generator=generator("population"))
+    return layout.flatten(module) + 0.3 * noise
+
+
+def one_by_one(make: Callable[[], nn.Module], population: Tensor, x: Tensor) -> Tensor:
+    """Return the logits of a fresh module in eval mode for each individual, all samples at once."""
+    outputs = []
+    for genes in population:
+        module = made(make).eval()
+        at = 0
+        with torch.no_grad():
+            for parameter in module.parameters():
+                if parameter.requires_grad:
+                    parameter.copy_(genes[at : at + parameter.numel()].view_as(parameter))
+                    at += parameter.numel()
+            outputs.append(module(x))
+    return torch.stack(outputs)
+
+
+CASES: list[tuple[Callable[[], nn.Module], tuple[int, ...]]] = [
+    (Stacked, (4,)),
+    (Everything, (4,)),
+    (convolution, (1, 12, 12)),
+    (lambda: nn.Linear(1, 1, bias=False), (1,)),  # D = 1
+]
+PLANS = [(path, chunk, tile) for path in PATHS for chunk, tile in ((1, 64), (2, 5), (64, 4), (64, 64))]
+
+
+@pytest.mark.parametrize(("path", "chunk", "tile"), PLANS)
+@pytest.mark.parametrize(("make", "shape"), CASES)
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_every_path_chunk_and_tile_equals_one_by_one(
+    make: Callable[[], nn.Module], shape: tuple[int, ...], path: Any, chunk: int, tile: int, count: int
+) -> None:
+    if path == "stacked" and make is not Stacked:
+        return
+    module = made(make)
+    x = torch.randn(9, *shape, generator=generator("x"))
+    population = generation(module, count)
+    wanted = one_by_one(make, population, x)
+    evaluator = Evaluator(module, Plan(path, chunk, tile), output="softmax")
+    scale = max(1.0, wanted.abs().max().item())
+    assert (evaluator.logits(population, x) - wanted).abs().max() <= 1e-6 * scale
+    if wanted.shape[2] < 2:
+        return
+    y = torch.randint(wanted.shape[2], (9,), generator=generator("y"))
+    losses = evaluator.sample_losses(population, Samples(x, y), "cross_entropy")
+    theirs = torch.stack([F.cross_entropy(logits, y, reduction="none") for logits in wanted])
+    assert (losses - theirs).abs().max() <= 2e-6 * scale
+
+
+@pytest.mark.parametrize("path", ["loop", "vmap"])
+def test_twice_the_same_population_gives_the_same_bits_in_eval_mode(path: Any) -> None:
+    module = made(Everything).train()
+    evaluator = Evaluator(module, Plan(path, 2, 4), output="softmax")
+    samples = Samples(torch.randn(9, 4, generator=generator("x")), torch.arange(9) % 3)
+    before, population = buffers_of(module), generation(module, 3)
+    first, second = (evaluator.sample_losses(population, samples, "nmse") for _ in range(2))
+    assert torch.equal(first, second)
+    assert not module.training
+    after = buffers_of(module)
+    assert all(torch.equal(after[name], b) for name, b in before.items())  # no statistics were gathered
+
+
+def test_the_mean_is_over_samples_and_not_over_batches() -> None:
+    """Batches of 64, 64 and 2: a mean of batch means would weigh the last two samples 32 times."""
+    module = nn.Linear(1, 1, bias=False)
+    x = torch.cat([torch.ones(128, 1), torch.full((2, 1), 10.0)])
+    samples = Samples(x, torch.zeros(130, 1))
+    evaluator = Evaluator(module, Plan("loop", 4, 64), output="linear")
+    result = evaluator.evaluate(torch.tensor([[1.0], [2.0]]), samples, loss="mse")
+    assert result["loss"].tolist() == [(128 + 2 * 100) / 130, 4 * (128 + 2 * 100) / 130]
+    assert result["loss"].dtype == torch.float64
+    assert bool(result["accuracy"].isnan().all())
+
+
+def test_loss_and_accuracy_against_numpy() -> None:
+    module = made(Stacked)
+    x, y = torch.randn(50, 4, generator=generator("x")), torch.arange(50) % 3
+    population = generation(module, 4)
+    result = Evaluator(module, Plan("stacked", 3, 7), output="softmax").evaluate(
+        population, Samples(x, y), loss="cross_entropy"
+    )
+    for p, genes in enumerate(population.double().numpy()):
+        logits = x.double().numpy() @ genes[:12].reshape(3, 4).T + genes[12:]
+        log = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+        assert result["loss"][p] == pytest.approx(-log[np.arange(50), y.numpy()].mean(), rel=1e-5)
+        assert result["accuracy"][p] == (logits.argmax(axis=1) == y.numpy()).mean()
+
+
+def test_buffers_that_are_given_are_used() -> None:
+    norm = nn.BatchNorm1d(2)
+    samples = Samples(torch.tensor([[3.0, 5.0]]), torch.zeros(1, 2))
+    evaluator = Evaluator(norm, Plan("vmap", 2, 8), output="linear")
+    genes = torch.tensor([[1.0, 1.0, 0.0, 0.0]])
+    moved = {"running_mean": torch.tensor([3.0, 5.0]), "running_var": torch.ones(2)}
+    assert evaluator.evaluate(genes, samples, loss="mse", buffers=moved)["loss"].item() < 1e-12
+    identity = {"running_mean": torch.zeros(2), "running_var": torch.ones(2)}
+    loss = evaluator.evaluate(genes, samples, loss="mse", buffers=identity)["loss"].item()
+    assert loss == pytest.approx((9 + 25) / 2 / (1 + norm.eps), rel=1e-6)
+
+
+def test_a_non_finite_individual_leaves_the_others_alone() -> None:
+    module = made(Stacked)
+    samples = Samples(torch.randn(6, 4, generator=generator("x")), torch.arange(6) % 3)
+    population = generation(module, 3)
+    broken = population.clone()
+    broken[1] = torch.nan
+    for path in PATHS:
+        evaluator = Evaluator(module, Plan(path, 8, 8), output="softmax")
+        good = evaluator.evaluate(population, samples, loss="nmse")["loss"]
+        bad = evaluator.evaluate(broken, samples, loss="nmse")["loss"]
+        assert bool(bad[1].isnan())
+        assert torch.equal(bad[[0, 2]], good[[0, 2]])
+
+
+@pytest.mark.parametrize("joined", [False, True])
+@pytest.mark.parametrize("sizes", [(5, 1, 8), (1,), (64, 64, 2)])
+def test_joined_tiles_equal_tiles_per_node(sizes: tuple[int, ...], joined: bool) -> None:
+    module = made(convolution)
+    evaluator = Evaluator(module, Plan("loop", 2, 7), output="softmax")
+    draw = generator("nodes")
+    nodes = {
+        f"n{i}": Node(
+            f"n{i}",
+            Samples(torch.randn(n, 1, 12, 12, generator=draw), torch.randint(10, (n,), generator=draw)),
+            Secrets.simulate(0, f"n{i}"),
+        )
+        for i, n in enumerate(sizes)
+    }
+    population = generation(module, 3)
+    request = Request(
+        Header(0, 0), "fitness", tuple(nodes), {"population": population},
+        options={"loss": "cross_entropy", "samples": "all"},
+    )  # fmt: skip
+    replies = list(Worker(nodes, evaluator, joined=joined).run(request))
+    assert [r.node for r in replies] == list(nodes)
+    for reply, node in zip(replies, nodes.values(), strict=True):
+        logits = one_by_one(convolution, population, node.data.x)
+        sums = [F.cross_entropy(z, node.data.y, reduction="sum").item() for z in logits]
+        assert reply.payload["samples"].tolist() == [len(node.data)]
+        assert reply.payload["loss"].shape == (3, 1)
+        assert reply.payload["loss"].dtype == torch.float32
+        assert (reply.payload["loss"][:, 0] / len(node.data)).tolist() == pytest.approx(
+            [s / len(node.data) for s in sums], rel=1e-6, abs=1e-6
+        )
+
+
+# ------------------------------------------------------------------------------------------------ planning
+def settings(**changes: Any) -> dict[str, Any]:
+    return {"path": "table", "chunk": None, "tile": None, "memory": 2 * 10**9, **changes}
+
+
+def test_the_table_prefers_a_models_own_form() -> None:
+    assert resolve_plan(made(Stacked), torch.zeros(2, 4), settings(), output="softmax").path == "stacked"
+    assert resolve_plan(nn.Linear(4, 3), torch.zeros(2, 4), settings(), output="softmax").path == "loop"
+
+
+@pytest.mark.parametrize("path", ["loop", "vmap"])
+def test_what_is_given_is_kept(path: str) -> None:
+    plan = resolve_plan(nn.Linear(4, 3), torch.zeros(2, 4), settings(path=path, chunk=3, tile=11), output="softmax")
+    assert plan == Plan(path, 3, 11)  # type: ignore[arg-type]
+
+
+def test_auto_takes_a_path_that_the_model_has() -> None:
+    plan = resolve_plan(nn.Linear(4, 3), torch.zeros(8, 4), settings(path="auto"), output="softmax")
+    assert plan.path in ("loop", "vmap")
+
+
+@pytest.mark.parametrize("memory", [12_000, 100_000, 10_000_000])
+def test_activations_of_a_pass_fit_into_the_memory(memory: int) -> None:
+    module, x = made(convolution), torch.zeros(4, 1, 12, 12)
+    plan = resolve_plan(module, x, settings(memory=memory), output="softmax")
+    assert plan.chunk * plan.tile * activation_bytes(module, x[:1]) <= memory
+    assert plan.chunk >= 1
+    assert plan.tile >= 1
+
+
+def test_activation_bytes_are_every_layers_output_doubled() -> None:
+    module = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2))
+    assert activation_bytes(module, torch.zeros(1, 4)) == 2 * 4 * (6 + 6 + 2)
+
+
+def test_too_little_memory_for_one_sample_is_an_error_with_both_numbers() -> None:
+    with pytest.raises(SettingError, match=r"evaluation\.memory = 10: must be at least 24 bytes"):
+        resolve_plan(nn.Linear(4, 3), torch.zeros(2, 4), settings(memory=10), output="softmax")
+
+
+def test_stacked_without_a_form_of_its_own_is_refused() -> None:
+    with pytest.raises(SettingError, match=r"evaluation\.path = 'stacked': must be loop or vmap: Linear"):
+        Evaluator(nn.Linear(4, 3), Plan("stacked", 1, 1), output="softmax")
+
+
+@pytest.mark.parametrize(
+    ("path", "make"), list(itertools.product(["table", "auto", "vmap"], [Everything, convolution]))
+)
+def test_planning_leaves_statistics_and_global_randomness_alone(path: str, make: Callable[[], nn.Module]) -> None:
+    module = made(make)  # as it comes from its constructor: in training mode
+    x = torch.randn(4, *((4,) if make is Everything else (1, 12, 12)), generator=generator("x"))
+    before, state = buffers_of(module), torch.get_rng_state()
+    resolve_plan(module, x, settings(path=path), output="softmax")
+    after = buffers_of(module)
+    assert all(torch.equal(after[name], b) for name, b in before.items())
+    assert torch.equal(torch.get_rng_state(), state)
