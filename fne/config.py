@@ -333,7 +333,7 @@ class _Reader:
                 continue  # `check` tells
             path = self.plugin(text)
             if path.suffix != ".py" or not path.is_file():
-                self.wrong("plugins", f"must be Python files: {path} is none", text)
+                self.wrong("plugins", f"must be Python files: there is none at {path}", text)
                 continue
             try:
                 add_plugin(path)

@@ -75,11 +75,17 @@ def check(
         wrong = {str(detail["loc"][0]): detail["type"] for detail in error.errors(include_url=False)} | wrong
     for key in (key for key in fields if key in wrong):
         text = f"must be {allowed(fields[key])}"
-        if wrong[key] == "finite_number":
-            text = text.replace("a number", "a finite number")
+        for short, clear in _CLEARER.get(wrong[key], {}).items():
+            text = text.replace(short, clear)
         choices = [leaf for leaf in _leaves(fields[key]) if isinstance(leaf, str)]
         mistakes.append(Mistake(key, text + nearest(given.get(key, ""), choices)))
     return {} if mistakes else {key: getattr(made, key) for key in fields}, mistakes
+
+
+_CLEARER = {
+    "finite_number": {"a number": "a finite number", "a mapping": "a mapping of finite numbers"},
+    "no_scalar": {"a mapping": "a mapping of plain values"},
+}
 
 
 def _oddity(value: Any, leaves: Sequence[Any]) -> str:

@@ -7,10 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from fne import registry
 from fne.config import list_bundled, load_config
 from fne.errors import ConfigError
+from fne.yamltext import parse
 
 
 @pytest.fixture(autouse=True)
@@ -76,7 +79,7 @@ strategy.widths=3 | strategy.widths = 3: must be a list, each a whole number >= 
 strategy.pair=[1] | strategy.pair = [1]: must be a list of 2: a number, a number
 strategy.note=3 | strategy.note = 3: must be text
 strategy.loud=3 | strategy.loud = 3: must be true or false
-strategy.extra={a: [.inf]} | strategy.extra = {'a': [inf]}: must be a mapping
+strategy.extra={a: [.inf]} | strategy.extra = {'a': [inf]}: must be a mapping of finite numbers
 strategy.rounds.x=3 | strategy.rounds = {'x': 3}: must be a whole number >= 1
 strategy.rounds=[1 | strategy.rounds = '[1': not YAML: expected ',' or ']', but got '<stream end>'
 strategy.note=a: b: c | strategy.note = 'a: b: c': not YAML: mapping values are not allowed here
@@ -125,7 +128,7 @@ plugins: [mine.py, none.py, 4]
     assert problems("bad.yaml", "strategy.rule=x", "oops", "watch.champions=-1") == [
         "bad.yaml:9: rate is written twice, first in line 8: keep one",
         "command line: 'oops': must be key=value, such as strategy.rounds=100",
-        f"bad.yaml: plugins = 'none.py': must be Python files: {Path('none.py').resolve()} is none",
+        f"bad.yaml: plugins = 'none.py': must be Python files: there is none at {Path('none.py').resolve()}",
         "bad.yaml: sed = 1: unknown key of the config (did you mean 'seed'?)",
         "bad.yaml: plugins = ['mine.py', 'none.py', 4]: must be a list, each text",
         "bad.yaml: data.colour = 'red': unknown key of data 'dots' (known: size, path, nodes, partition)",
@@ -208,8 +211,51 @@ def test_a_plugin_that_cannot_be_read_is_told_with_its_line() -> None:
 
 def test_values_that_are_no_yaml() -> None:
     assert problems(minimal(strategy={"name": "drift", "rounds": 2, "extra": {"a": object}})) == [
-        "config: strategy.extra = {'a': <class 'object'>}: must be a mapping"
+        "config: strategy.extra = {'a': <class 'object'>}: must be a mapping of plain values"
     ]
     source = minimal(data={"name": "dots", "path": Path("a/b"), "size": 5})
     assert load_config(source).data.settings == {"size": 5, "path": "a/b"}
     assert source == minimal(data={"name": "dots", "path": Path("a/b"), "size": 5})  # untouched
+
+
+SECTIONS = ["data", "model", "strategy", "engine", "evaluation", "watch", "partition", "plugins", "wire", "x"]
+INSIDE = [
+    "name",
+    "seed",
+    "nodes",
+    "rounds",
+    "rate",
+    "rule",
+    "take",
+    "widths",
+    "pair",
+    "note",
+    "extra",
+    "memory",
+    "every",
+]
+KEYS = st.sampled_from(SECTIONS + INSIDE) | st.text()
+NAMES = st.sampled_from(["drift", "dots", "line", "even", "local", "2GB"])
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | NAMES,
+    lambda below: st.lists(below, max_size=3) | st.dictionaries(KEYS, below, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(
+    tree=st.dictionaries(KEYS, VALUES, max_size=6),
+    overrides=st.lists(st.tuples(st.lists(KEYS, min_size=1, max_size=3), st.text()), max_size=3),
+)
+@settings(deadline=None, max_examples=200)
+def test_nothing_but_a_list_of_mistakes_comes_of_nonsense(tree: dict[str, Any], overrides: list[Any]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config({**minimal(), **tree, "secure": True}, [f"{'.'.join(key)}={value}" for key, value in overrides])
+    assert all(problem and problem == problem.strip() for problem in caught.value.problems)
+
+
+@given(text=st.text() | st.text(alphabet="ab1:-{}[]&*!<>|#'\"%@` \n\t,?", max_size=30))
+@settings(deadline=None, max_examples=300)
+def test_any_text_is_read_or_refused(text: str) -> None:
+    _, mistakes = parse(text)
+    assert all(line >= 1 and why for line, why in mistakes)

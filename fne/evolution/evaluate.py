@@ -106,6 +106,8 @@ class Evaluator:
                 yield rows, columns, forward(population[rows], x[columns])
 
     def _loop(self, population: Tensor, x: Tensor) -> Tensor:
+        if x.ndim == 4 and not x.is_cuda:  # on a CPU convolutions run 1.3 to 2 times faster with channels last
+            x = x.contiguous(memory_format=torch.channels_last)
         outputs = []
         for genes in population:
             for parameter, leaf in self._slots:

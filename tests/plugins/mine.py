@@ -1,3 +1,4 @@
+# ruff: noqa: B006
 """A plugin for the tests of configs, which read it and never import it."""
 
 from __future__ import annotations

@@ -1,0 +1,211 @@
+"""Nodes and workers: secrets that stay, generators that differ, tasks that fail one node at a time."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fne import registry
+from fne.node import Node, RefusedError, Secrets, Worker, payload_of
+from fne.types import Header, Request, Samples, Status, Tensors
+
+HEADER = Header(seed=3, step=4, run="r")
+Task = Callable[[Worker, Sequence[Node], Request], Iterator[Tensors]]
+
+
+def node(name: str = "a", secret: bytes | None = None) -> Node:
+    secrets = Secrets.simulate(3, name) if secret is None else Secrets(secret, simulated=False)
+    return Node(name, Samples(torch.ones(2, 4), torch.tensor([0, 1])), secrets)
+
+
+def numbers(generator: torch.Generator) -> list[float]:
+    values: list[float] = torch.rand(4, generator=generator).tolist()
+    return values
+
+
+# ------------------------------------------------------------------------------------------------ secrets
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_secrets_refuse_pickle(protocol: int) -> None:
+    with pytest.raises(TypeError, match="stay with the node"):
+        pickle.dumps(Secrets(b"k" * 32, simulated=False), protocol)
+    with pytest.raises(TypeError, match="stay with the node"):
+        pickle.dumps(node(), protocol)
+
+
+@pytest.mark.parametrize("copying", [copy.copy, copy.deepcopy])
+def test_secrets_refuse_to_be_copied(copying: Callable[[Any], Any]) -> None:
+    with pytest.raises(TypeError, match="stay with the node"):
+        copying(Secrets(b"k" * 32, simulated=False))
+
+
+def test_secrets_do_not_leave_by_way_of_their_node() -> None:
+    with pytest.raises(TypeError, match="stay with the node"):
+        asdict(node())
+    with pytest.raises(TypeError):
+        json.dumps(Secrets(b"k" * 32, simulated=False))
+    with pytest.raises(TypeError, match="stay with the node"):
+        torch.save(node(), "/dev/null")
+
+
+def test_secrets_are_not_printed() -> None:
+    key = b"kkkkSECRETkkkkSECRETkkkkSECRETkk"
+    secrets = Secrets(key, simulated=False)
+    for text in (repr(secrets), str(secrets), f"{secrets!r:>40}", repr(node(secret=key))):
+        assert "SECRET" not in text
+        assert "hidden" in text
+    with pytest.raises(TypeError):
+        vars(secrets)
+
+
+def test_simulated_secrets_say_so_and_are_repeatable() -> None:
+    first, again, other = Secrets.simulate(1, "a"), Secrets.simulate(1, "a"), Secrets.simulate(1, "b")
+    assert first.simulated
+    assert not Secrets(b"k" * 32, simulated=False).simulated
+    assert first.seed("x", 1) == again.seed("x", 1) != other.seed("x", 1)
+    assert len({first.seed("x", 1), first.seed("x", 2), first.seed("y", 1), Secrets.simulate(2, "a").seed("x", 1)}) == 4
+    assert 0 <= first.seed("x") < 2**63
+
+
+# ------------------------------------------------------------------------------------------------ generators
+def test_the_public_generator_depends_on_all_its_parts_and_on_nothing_else() -> None:
+    wanted = numbers(node().generator(HEADER, "p"))
+    assert numbers(node(secret=b"other key").generator(replace(HEADER, run="another"), "p")) == wanted
+    changed = [
+        node("b").generator(HEADER, "p"), node().generator(HEADER, "q"),
+        *(node().generator(replace(HEADER, **{key: 9}), "p") for key in ("seed", "step", "attempt")),
+    ]  # fmt: skip
+    assert all(numbers(g) != wanted for g in changed)
+
+
+def test_the_private_generator_differs_from_the_public_one_and_from_another_nodes() -> None:
+    key = bytes(range(32))
+    wanted = numbers(node(secret=key).private_generator(HEADER, "p"))
+    assert numbers(node(secret=key).private_generator(HEADER, "p")) == wanted
+    assert numbers(node(secret=key).generator(HEADER, "p")) != wanted
+    assert numbers(node("b", secret=key).private_generator(HEADER, "p")) != wanted
+    assert numbers(node().private_generator(HEADER, "p")) != numbers(node("b").private_generator(HEADER, "p"))
+    for key_, value in {"run": "s", "step": 9, "attempt": 9}.items():
+        other = replace(HEADER, **{key_: value})  # type: ignore[arg-type]
+        assert numbers(node(secret=key).private_generator(other, "p")) != wanted
+
+
+def test_the_server_knows_everything_but_the_key() -> None:
+    """One bit of the key changes all that is drawn: run, seed, step and name do not give it away."""
+    key = bytearray(range(32))
+    wanted = numbers(node(secret=bytes(key)).private_generator(HEADER, "noise"))
+    key[31] ^= 1
+    assert numbers(node(secret=bytes(key)).private_generator(HEADER, "noise")) != wanted
+
+
+# ------------------------------------------------------------------------------------------------ workers
+@pytest.fixture
+def run(
+    laboratory: Callable[..., SimpleNamespace],
+    clouds: Callable[..., dict[str, Samples]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> Callable[..., Any]:
+    """Return `run(task, request) -> replies` on a worker of nodes n0, n1, n2."""
+    worker: Worker = laboratory(lambda: nn.Linear(4, 3), clouds(2, 2, 2)).worker
+
+    def go(task: Task, nodes: tuple[str, ...] = ("n0", "n1", "n2"), header: Header = HEADER) -> Any:
+        monkeypatch.setattr(registry, "load", lambda kind, name: task)
+        replies = list(worker.run(Request(header, "mine", nodes)))
+        return replies, worker
+
+    return go
+
+
+def answer(node: Node) -> dict[str, Tensor]:
+    return {"index": torch.tensor(int(node.name[1:]))}
+
+
+def test_nodes_answer_in_the_requests_order_and_strangers_are_left_to_others(run: Callable[..., Any]) -> None:
+    def task(worker: Worker, nodes: Sequence[Node], request: Request) -> Iterator[Tensors]:
+        for node in nodes:
+            yield answer(node)
+
+    replies, _ = run(task, ("n2", "elsewhere", "n0"))
+    assert [(r.node, r.status, int(r.payload["index"])) for r in replies] == [("n2", "ok", 2), ("n0", "ok", 0)]
+    assert all(r.header == HEADER for r in replies)
+
+
+@pytest.mark.parametrize("bad", [("n0",), ("n1",), ("n2",), ("n0", "n2"), ("n0", "n1", "n2")])
+def test_a_failing_node_is_named_and_the_others_go_on(run: Callable[..., Any], bad: tuple[str, ...]) -> None:
+    def task(worker: Worker, nodes: Sequence[Node], request: Request) -> Iterator[Tensors]:
+        for node in nodes:
+            node.memory["seen"] = torch.tensor(1)
+            if node.name in bad:
+                raise RuntimeError("out of patience")
+            yield answer(node)
+
+    replies, worker = run(task)
+    assert [r.node for r in replies] == ["n0", "n1", "n2"]
+    for reply in replies:
+        assert (reply.status is Status.FAILED) == (reply.node in bad)
+        if reply.node in bad:
+            assert reply.reason.startswith("RuntimeError: out of patience (task, line")
+            assert reply.payload == {}
+            assert worker.nodes[reply.node].memory == {}  # undone
+        else:
+            assert int(reply.payload["index"]) == int(reply.node[1:])
+            assert worker.nodes[reply.node].memory == {"seen": torch.tensor(1)}
+
+
+def test_a_shared_pass_that_breaks_is_repeated_one_by_one(run: Callable[..., Any]) -> None:
+    calls = []
+
+    def task(worker: Worker, nodes: Sequence[Node], request: Request) -> Iterator[Tensors]:
+        calls.append([node.name for node in nodes])
+        if "n1" in calls[-1]:
+            raise ValueError("bad sample")
+        yield from map(answer, nodes)
+
+    replies, _ = run(task)
+    assert calls == [["n0", "n1", "n2"], ["n0"], ["n1"], ["n2"]]
+    assert [r.status for r in replies] == [Status.OK, Status.FAILED, Status.OK]
+    assert replies[1].reason == "ValueError: bad sample"
+
+
+def test_refusal_is_not_failure(run: Callable[..., Any]) -> None:
+    def task(worker: Worker, nodes: Sequence[Node], request: Request) -> Iterator[Tensors]:
+        for node in nodes:
+            if node.name == "n1":
+                raise RefusedError("budget spent")
+            yield answer(node)
+
+    replies, _ = run(task)
+    assert [r.status for r in replies] == [Status.OK, Status.REFUSED, Status.OK]
+    assert "budget spent" in replies[1].reason
+
+
+def test_reasons_are_short(run: Callable[..., Any]) -> None:
+    def task(worker: Worker, nodes: Sequence[Node], request: Request) -> Iterator[Tensors]:
+        raise ValueError("x" * 10_000)
+        yield {}
+
+    replies, _ = run(task, ("n0",))
+    assert len(replies[0].reason) == 300
+
+
+def test_another_protocol_is_refused_by_every_node(run: Callable[..., Any]) -> None:
+    def task(worker: Worker, nodes: Sequence[Node], request: Request) -> Iterator[Tensors]:
+        raise AssertionError
+        yield {}
+
+    replies, _ = run(task, header=replace(HEADER, protocol=7))
+    assert [(r.status, r.reason) for r in replies] == [(Status.REFUSED, "protocol 7, this node speaks 1")] * 3
+
+
+def test_private_tensors_reach_their_node_only() -> None:
+    request = Request(HEADER, "t", ("a", "b"), {"x": torch.tensor(0)}, {"a": {"x": torch.tensor(1), "y": torch.tensor(2)}})
+    assert {k: int(v) for k, v in payload_of(request, node("a")).items()} == {"x": 1, "y": 2}
+    assert {k: int(v) for k, v in payload_of(request, node("b")).items()} == {"x": 0}

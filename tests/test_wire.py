@@ -1,0 +1,184 @@
+"""Frames: what goes in comes out, bit for bit; anything else is a `WireError`."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from fne.types import Header, Reply, Request, Status
+from fne.wire import (
+    Frame,
+    WireError,
+    decode,
+    decode_reply,
+    decode_request,
+    encode,
+    reply_frame,
+    request_frames,
+)
+
+DTYPES = [
+    torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
+    torch.uint8, torch.bool,
+]  # fmt: skip
+
+
+def bits(tensor: Tensor) -> bytes:
+    """Return a tensor's raw bytes: NaNs compare by their bits."""
+    return bytes(tensor.contiguous().reshape(-1).view(torch.uint8).tolist())
+
+
+@st.composite
+def tensors(draw: st.DrawFn) -> Tensor:
+    """Draw a tensor of any type and of 0 to 3 dimensions, empty ones and arbitrary bit patterns included."""
+    dtype = draw(st.sampled_from(DTYPES))
+    shape = draw(st.lists(st.integers(0, 3), max_size=3))
+    count = int(torch.Size(shape).numel())
+    if dtype is torch.bool:
+        values = draw(st.lists(st.booleans(), min_size=count, max_size=count))
+        return torch.tensor(values, dtype=dtype).reshape(shape)
+    raw = draw(st.binary(min_size=count * dtype.itemsize, max_size=count * dtype.itemsize))
+    if not raw:
+        return torch.empty(shape, dtype=dtype)
+    return torch.frombuffer(bytearray(raw), dtype=dtype).reshape(shape)
+
+
+@given(st.dictionaries(st.text(max_size=5), tensors(), max_size=4))
+@settings(deadline=None, max_examples=150)
+def test_round_trip(payload: dict[str, Tensor]) -> None:
+    meta = {"step": 3, "text": "é\x00", "share": 0.1, "deep": [1, {"a": None}]}
+    frame = encode(meta, payload)
+    raw = bytes(frame)
+    assert frame.encoded == len(raw)
+    assert frame.payload == sum(t.numel() * t.element_size() for t in payload.values())
+    got_meta, got = decode(raw)
+    assert got_meta == meta
+    assert list(got) == list(payload)  # the order too
+    for name, tensor in payload.items():
+        assert (got[name].dtype, got[name].shape) == (tensor.dtype, tensor.shape)
+        assert bits(got[name]) == bits(tensor)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(), (0,), (2, 0, 3), (2, 3)])
+def test_every_type_in_every_shape(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    tensor = torch.ones(shape, dtype=dtype)
+    (got,) = decode(bytes(encode({}, {"t": tensor})))[1].values()
+    assert got.dtype == dtype
+    assert got.shape == shape
+    assert torch.equal(got, tensor)
+
+
+def test_strided_and_trainable_tensors_are_sent_by_value() -> None:
+    strided = torch.arange(12.0).view(3, 4).t()[1:]
+    trainable = torch.nn.Parameter(torch.ones(2))
+    got = decode(bytes(encode({}, {"s": strided, "p": trainable})))[1]
+    assert torch.equal(got["s"], strided)
+    assert torch.equal(got["p"], torch.ones(2))
+    got["p"].add_(1)  # what was decoded is the receiver's own and may be written
+
+
+def test_types_that_have_no_name_on_the_wire_are_refused() -> None:
+    with pytest.raises(WireError, match=r"'t' of type torch\.complex64 cannot be sent"):
+        encode({}, {"t": torch.ones(2, dtype=torch.complex64)})
+
+
+def test_a_frame_cut_off_anywhere_is_an_error() -> None:
+    frame = bytes(encode({"a": 1}, {"x": torch.ones(2, 3), "e": torch.empty(0), "n": torch.tensor(5)}))
+    for length in range(len(frame)):
+        with pytest.raises(WireError):
+            decode(frame[:length])
+    with pytest.raises(WireError, match="1 bytes after its last tensor"):
+        decode(frame + b"\0")
+
+
+def test_another_version_is_named() -> None:
+    frame = bytearray(bytes(encode({}, {})))
+    frame[3] = 9
+    with pytest.raises(WireError, match="frame of protocol version 9, this is 1: install the same version"):
+        decode(bytes(frame))
+    with pytest.raises(WireError, match="does not start with b'FNE'"):
+        decode(b"GET / HTTP/1.1\r\n\r\n")
+
+
+def framed(head: bytes, rest: bytes = b"") -> bytes:
+    return b"FNE\x01" + len(head).to_bytes(4, "little") + head + rest
+
+
+def described(*tensors: Any) -> bytes:
+    return json.dumps({"meta": {}, "tensors": tensors}).encode()
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        framed(b"{"),
+        framed(b"\xff\xfe"),
+        framed(b"[]"),
+        framed(b"null"),
+        framed(b'{"meta": {}}'),
+        framed(b'{"meta": {}, "tensors": 3}'),
+        framed(b"[" * 100_000),
+        framed(described(["x", "f4"])),
+        framed(described(["x", "q9", [1]]), b"1234"),
+        framed(described(["x", ["f4"], [1]]), b"1234"),
+        framed(described(["x", "f4", [-1]])),
+        framed(described(["x", "f4", [-1, -1]]), b"1234"),
+        framed(described(["x", "f4", ["two"]])),
+        framed(described(["x", "f4", [float("inf")]])),
+        framed(described(["x", "f4", [2**62, 2**62, 0]])),
+        framed(described(["x", "f4", [2**70, 0]])),
+        framed(described(["x", "f4", [2**40]]), b"1234"),
+    ],
+)
+def test_heads_that_encode_did_not_make(frame: bytes) -> None:
+    with pytest.raises(WireError):
+        decode(frame)
+
+
+@given(st.binary(max_size=60), st.integers(0, 200), st.integers(0, 255))
+@settings(deadline=None, max_examples=200)
+def test_noise_raises_nothing_else(noise: bytes, at: int, value: int) -> None:
+    frame = bytearray(bytes(encode({"a": [1, 2]}, {"x": torch.ones(3), "n": torch.tensor(5)})))
+    frame[at % len(frame)] = value
+    for candidate in (bytes(frame), framed(noise), noise):
+        try:
+            decode(candidate)
+        except WireError:
+            continue
+
+
+# ------------------------------------------------------------------------------------------------ messages
+HEADER = Header(seed=2**62, step=5, run="r", attempt=2)
+
+
+def test_requests_come_apart_into_what_all_get_and_what_one_gets() -> None:
+    request = Request(
+        HEADER, "fitness", ("b", "a"), {"population": torch.ones(2, 3)}, {"a": {"mine": torch.tensor(True)}},
+        {"loss": "mse", "mu": 0.5, "n": 3, "flag": True}, "sum",
+    )  # fmt: skip
+    common, private = request_frames(request)
+    assert set(private) == {"a"}
+    assert b"mine" not in bytes(common)
+    got = decode_request(bytes(common), {"a": bytes(private["a"])}, ["b", "a"])
+    assert (got.header, got.task, got.nodes, got.reduce) == (HEADER, "fitness", ("b", "a"), "sum")
+    assert got.options == request.options
+    assert torch.equal(got.common["population"], torch.ones(2, 3))
+    assert got.private["a"]["mine"].item() is True
+
+
+@pytest.mark.parametrize("status", list(Status))
+def test_replies_come_back(status: Status) -> None:
+    reply = Reply(HEADER, "n0", status, "why; „so“", {"loss": torch.tensor([[0.5]]), "n": torch.tensor([3])})
+    frame = reply_frame(reply)
+    assert isinstance(frame, Frame)
+    got = decode_reply(bytes(frame))
+    assert (got.header, got.node, got.status, got.reason) == (HEADER, "n0", status, "why; „so“")
+    assert isinstance(got.status, Status)
+    assert {n: t.tolist() for n, t in got.payload.items()} == {"loss": [[0.5]], "n": [3]}
