@@ -4,11 +4,12 @@ import sys
 
 from fne.cli import main
 
+COMMANDS = {"train", "compare", "report", "list", "show", "data", "--help", "--version"}
+
 if __name__ == "__main__":
-    known = {"train", "compare", "report", "list", "show", "data", "--help", "--version"}
     arguments = sys.argv[1:]
-    if not arguments:
-        arguments = ["compare"]
-    elif arguments[0] not in known:  # python train.py CONFIG strategy.rounds=10
+    if all(word.startswith("-") for word in arguments) and not COMMANDS & set(arguments):
+        arguments = ["compare", *arguments]
+    elif arguments[0] not in COMMANDS:  # python train.py CONFIG strategy.rounds=10
         arguments = ["train", *arguments]
     sys.exit(main(arguments))

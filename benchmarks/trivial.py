@@ -23,9 +23,7 @@ def nothing(worker: Worker, nodes: Sequence[Node], request: Request) -> Iterator
 class Trivial:
     """Ask two nodes for nothing."""
 
-    def __init__(
-        self, task: LearningTask, *, seed: int, rounds: Annotated[int, Key("steps", ge=1)] = 100_000
-    ) -> None:
+    def __init__(self, task: LearningTask, *, seed: int, rounds: Annotated[int, Key("steps", ge=1)] = 100_000) -> None:
         self.seed, self.horizon, self.step = seed, rounds, 0
         self._x = torch.ones(1)
 

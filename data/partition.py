@@ -184,8 +184,8 @@ def dirichlet(
             return _hand_out(labels, counts, generator)
     raise DataError(
         f"partition 'dirichlet': with alpha = {alpha:g} and {nodes} nodes the smallest node got {best} of "
-        f"{len(samples)} samples in the best of {draws} draws, but minimum = {minimum}; "
-        "raise alpha, take fewer nodes or a lower minimum, or set draw=node"
+        f"{len(samples)} samples in the best of {draws} draw{'s' if draws > 1 else ''}, but minimum = {minimum}; "
+        f"take fewer nodes or a lower minimum{', raise alpha, or set draw=node' if draws > 1 else ''}"
     )
 
 

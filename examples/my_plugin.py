@@ -29,9 +29,11 @@ def rings(
     data_seed: Annotated[int, Key("seed of the data, the same for all runs that are compared", ge=0)] = 0,
 ) -> Dataset:
     """Draw points `[N, 2]` around a circle of radius 1 (inner) or 2 (outer)."""
-    parts = [_points(samples, noise, generator("rings", part, data_seed)) for part in ("train", "validation", "test")]
+    train, validation, test = (
+        _points(samples, noise, generator("rings", part, data_seed)) for part in ("train", "validation", "test")
+    )
     split = f"drawn apart ({samples}/{samples}/{samples})"
-    return check_dataset(Dataset("rings", *parts, classes=("inner", "outer"), split=split, source="synthetic"))
+    return check_dataset(Dataset("rings", train, validation, test, ("inner", "outer"), split, "synthetic"))
 
 
 def _points(count: int, noise: float, draw: torch.Generator) -> Samples:

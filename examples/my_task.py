@@ -6,7 +6,7 @@ fne train examples/my_task.yaml
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor
@@ -19,13 +19,14 @@ from fne.types import Header, LearningTask, Metrics, Request, Result, Round, Ten
 
 @register("task", "vote")
 def vote(worker: Worker, nodes: Sequence[Node], request: Request) -> Iterator[Tensors]:
-    """Give the individual with the lowest cross-entropy on the node's samples one vote.
+    """Give the individual with the lowest loss on the node's samples one vote.
 
-    Takes `population [P, D]`; yields `votes`, int64 `[P]`, and `samples`, int64 `[1]`, for each node in turn.
+    Takes `population [P, D]` and the option `loss`; yields `votes`, int64 `[P]`, and `samples`, int64 `[1]`.
     """
+    loss = str(request.options["loss"])
     for node in nodes:
         population = payload_of(request, node)["population"]
-        losses = worker.evaluator.sample_losses(population, node.data, "cross_entropy").mean(dim=1)
+        losses = worker.evaluator.sample_losses(population, node.data, loss).mean(dim=1)
         votes = torch.zeros(len(population), dtype=torch.int64)
         votes[int(losses.nan_to_num(torch.inf).argmin())] = 1
         yield {"votes": votes, "samples": torch.tensor([len(node.data)])}
@@ -43,9 +44,10 @@ class Election:
         rounds: Annotated[int, Key("elections", unit="rounds", ge=1)] = 100,
         children: Annotated[int, Key("children that stand for election", unit="models", ge=1)] = 20,
         spread: Annotated[float, Key("noise on a gene", unit="standard deviations of its initial value", gt=0)] = 0.3,
+        loss: Annotated[Literal["nmse", "mse", "bce", "cross_entropy"], Key("what nodes vote by")] = "cross_entropy",
     ) -> None:
         self.seed, self.horizon, self.step = seed, rounds, 0
-        self._task, self._children = task, children
+        self._task, self._loss, self._children = task, loss, children
         self._scale = spread * task.layout.scales()
         self._parent = task.layout.flatten(task.new_model(derive_seed(seed, "parent")))
 
@@ -57,7 +59,8 @@ class Election:
     def ask(self, nodes: Sequence[str]) -> Request:
         """Return the candidates for every node."""
         common = {"population": self._candidates()}
-        return Request(Header(self.seed, self.step), "vote", tuple(nodes), common=common, reduce="sum")
+        header, options = Header(self.seed, self.step), {"loss": self._loss}
+        return Request(header, "vote", tuple(nodes), common=common, options=options, reduce="sum")
 
     def tell(self, round_: Round) -> Metrics:
         """Count the votes; the parent stands first and wins a tie."""
@@ -65,7 +68,7 @@ class Election:
         votes = reply.payload["votes"]
         self._parent = self._candidates()[int(votes.argmax())]
         self.step += 1
-        validation = self._task.evaluate(self._parent.unsqueeze(0), loss="cross_entropy")
+        validation = self._task.evaluate(self._parent.unsqueeze(0), loss=self._loss)
         return {
             "round": self.step,
             "evaluations": self.step * (1 + self._children),

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from fne.errors import RunError, SettingError
 from fne.evolution.fitness import check_loss
-from fne.evolution.genome import buffers_of
 from fne.randomness import derive_seed, generator
 from fne.tasks import BUFFER
 from fne.types import Header, LearningTask, Metrics, Request, Result, Round, Scalar
@@ -54,9 +53,8 @@ class Averaging:
         self.pooled = pooled
         self._task, self._loss, self._fraction = task, loss, fraction
         self._lr, self._decay, self._options, self._returns = lr, lr_decay, dict(options), returns
-        module = task.new_model(derive_seed(seed, "global"))
-        self._weights = task.layout.flatten(module)
-        self._buffers = buffers_of(module)
+        self._weights = task.layout.flatten(task.new_model(derive_seed(seed, "global")))
+        self._buffers = dict(task.buffers)
         self._best: tuple[Tensor, dict[str, Tensor]] = (self._weights, self._buffers)
         self._best_score = -float("inf")
 

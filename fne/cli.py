@@ -78,19 +78,22 @@ def train(
         raise FneError(f"train takes one config, not {len(configs)}; fne compare runs several")
     if seeds and (resume or (out and len(_seeds(seeds)) > 1)):
         raise FneError("--seeds goes with neither --resume nor --out (each seed has a folder of its own)")
+    if not (configs or resume):
+        raise FneError("train: give a config (a file or a bundled name: fne list), or --resume FOLDER")
     from fne.config import load_config
-    from fne.experiment import train as run
+
+    wanted = [load_config(configs[0], o) for o in _for_seeds(seeds, overrides)] if configs else []
+    from fne.experiment import train as run  # torch: after all that a config can get wrong
 
     if resume is not None:
-        source = configs[0] if configs else None
-        done = [run(source, overrides, resume=resume, stop_after=stop_after, quiet=quiet)]
+        source = wanted[0] if wanted else None
+        done = [run(source, [] if wanted else overrides, resume=resume, stop_after=stop_after, quiet=quiet)]
     else:
-        if not configs:
-            raise FneError("train: give a config (a file or a bundled name: fne list), or --resume FOLDER")
-        done = [
-            run(load_config(configs[0], o), out=out, stop_after=stop_after, quiet=quiet)
-            for o in _for_seeds(seeds, overrides)
-        ]
+        done = []
+        for config in wanted:
+            done.append(run(config, out=out, stop_after=stop_after, quiet=quiet))
+            if done[-1].get("interrupted"):  # Ctrl-C ends the command, not one of its runs
+                break
     _show(done)
 
 
@@ -104,23 +107,23 @@ def compare(
     """Run several configs on one partition and print one table; without arguments, the quick comparison."""
     configs, overrides = _configs_and_overrides(words or [])
     from fne.config import difference, load_config
-    from fne.experiment import train as run
 
     names = configs or list(QUICK)
     rounds = [[load_config(name, o) for name in names] for o in _for_seeds(seeds, overrides)]
-    apart = [d for other in rounds[0][1:] for d in difference(rounds[0][0], other) if d.startswith("data.")]
+    apart = [d for other in rounds[0][1:] for d in difference(rounds[0][0], other) if d.startswith(("data.", "seed:"))]
     if apart:
         raise FneError(
             f"compare: the configs do not share one partition ({'; '.join(apart)}); "
             f"set it for all of them, such as: fne compare {' '.join(names)} {_as_override(apart[0])}"
         )
+    from fne.experiment import train as run
+
     done = []
-    for together in rounds:
-        for config in together:
-            folder = out / f"{config.name}-s{config.seed}" if out is not None else None
-            done.append(run(config, out=folder, quiet=quiet))
-            if not done[-1]["finished"]:
-                break
+    for config in [config for together in rounds for config in together]:
+        folder = out / f"{config.name}-s{config.seed}" if out is not None else None
+        done.append(run(config, out=folder, quiet=quiet))
+        if not done[-1]["finished"]:
+            break
     _show(done)
 
 
@@ -183,10 +186,11 @@ def show(
     for column in ("setting", "default", "unit", "allowed", "what it is"):
         table.add_column(column, overflow="fold")
     for key, (annotation, default) in entry.settings.items():
-        note = annotation.__metadata__[0]
-        unit = (note.json_schema_extra or {}).get("unit", "")
+        note = next(iter(getattr(annotation, "__metadata__", ())), None)  # a plugin may leave out Key(...)
+        unit = (getattr(note, "json_schema_extra", None) or {}).get("unit", "")
         shown = "required" if default is ... else str(default)
-        table.add_row(key, escape(shown), unit, escape(allowed(annotation)), escape(note.description or ""))
+        what = getattr(note, "description", None) or ""
+        table.add_row(key, escape(shown), escape(unit), escape(allowed(annotation)), escape(what))
     console.print(table if entry.settings else "no settings")
 
 
@@ -200,24 +204,25 @@ def data_show(
     if len(configs) != 1:
         raise FneError("data show: give one config (a file or a bundled name: fne list)")
     from fne.config import load_config
+
+    config = load_config(configs[0], overrides)
     from fne.data.partition import describe
     from fne.experiment import deal_nodes, load_dataset
     from fne.watch.report import partition_picture, partition_table
 
-    config = load_config(configs[0], overrides)
     dataset = load_dataset(config)
     parts = deal_nodes(config, dataset)
     names, counts = describe(parts, dataset.classes)
     classes = list(dataset.classes or ("samples",))
     console = _console()
     console.print(
-        f"{dataset.name}: {escape(dataset.split)}\n{escape(dataset.source)}\n"
+        f"{escape(dataset.name)}: {escape(dataset.split)}\n{escape(dataset.source)}\n"
         f"input shape {dataset.shape}, {dataset.outputs} outputs; training {len(dataset.train)}, "
         f"validation (the server's) {len(dataset.validation)}, test {len(dataset.test)}"
     )
     console.print(partition_table(counts.tolist(), names, classes))
     partition_picture(counts.tolist(), names, classes, out)
-    console.print(f"picture: {out}")
+    print(f"picture: {out}")
 
 
 # ------------------------------------------------------------------------------------------------ helpers

@@ -7,10 +7,13 @@ module = fne.load_model("runs/mine")
 from __future__ import annotations
 
 import contextlib
+import copy
 import hashlib
 import json
+import math
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,21 +21,22 @@ from typing import Any
 
 import safetensors.torch
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from torch import nn
 
 from fne import loop, registry
 from fne.config import Config, difference, load_config
 from fne.data.partition import deal
-from fne.engines.local import LocalEngine, resolve_device
-from fne.errors import CheckpointError, FneError, RunError, SettingError
+from fne.data.sources import check_dataset
+from fne.device import resolve_device
+from fne.errors import CheckpointError, DataError, FneError, RunError, SettingError
 from fne.evolution.evaluate import Evaluator, resolve_plan
 from fne.evolution.fitness import DISPLAY_SIGN
-from fne.evolution.genome import Layout, fill_buffers
+from fne.evolution.genome import Layout, buffers_of, fill_buffers
 from fne.files import write_atomically
 from fne.node import Node, Secrets, Worker
-from fne.randomness import derive_seed, seeded_initialisation
-from fne.types import Dataset, LearningTask, Metrics, Result, Round, Samples, Strategy, Tensors
+from fne.randomness import seeded_initialisation
+from fne.types import Dataset, Engine, LearningTask, Metrics, Result, Round, Samples, Strategy, Tensors
 from fne.watch.checkpoint import Checkpoint
 from fne.watch.history import History
 from fne.watch.progress import Progress
@@ -56,9 +60,17 @@ class Experiment:
 
 
 def load_dataset(config: Config) -> Dataset:
-    """Load the data set that a config names."""
+    """Load the data set that a config names, and check it: it may be a plugin's.
+
+    Raises:
+        DataError: it is missing, broken or empty.
+    """
     loader: Callable[..., Dataset] = registry.load("data", config.data.name)
-    return loader(seed=config.seed, **config.data.settings)
+    dataset = check_dataset(loader(seed=config.seed, **config.data.settings))
+    for title, part in (("validation", dataset.validation), ("test", dataset.test)):
+        if not len(part):
+            raise DataError(f"{dataset.name}: the {title} part is empty; a run needs at least one sample in it")
+    return dataset
 
 
 def deal_nodes(config: Config, dataset: Dataset) -> dict[str, Samples]:
@@ -81,10 +93,7 @@ def build(config: Config) -> Experiment:
         FneError: the settings do not fit the data or this machine; the text names the key.
     """
     device, threads = resolve_device(config.engine.settings)
-    torch.set_num_threads(threads)
-    if device.type == "cuda":  # the same bits twice, and none of TF32's missing ones
-        torch.backends.cudnn.deterministic = True
-        torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
+    resolved = {"device": device.type, "threads": threads}
     dataset = load_dataset(config)
     module = new_module(config, dataset, config.seed, "template").to(device)
     classification = dataset.classes is not None
@@ -96,8 +105,7 @@ def build(config: Config) -> Experiment:
     )  # fmt: skip
     config = config.with_values(
         {
-            "engine.device": device.type,
-            "engine.threads": threads,
+            **{f"engine.{key}": value for key, value in resolved.items() if key in config.engine.settings},
             "evaluation.path": plan.path,
             "evaluation.chunk": plan.chunk,
             "evaluation.tile": plan.tile,
@@ -117,6 +125,7 @@ def build(config: Config) -> Experiment:
         layout=Layout(module),
         new_model=lambda seed: new_module(config, dataset, seed),
         evaluate=evaluate,
+        buffers=buffers_of(module),
         classification=classification,
     )
     make: Callable[..., Strategy] = registry.load("strategy", config.strategy.name)
@@ -131,6 +140,7 @@ def build(config: Config) -> Experiment:
         evaluator,
         joined=config.evaluation.tiles == "joined",
     )
+    strategy.ask(tuple(sorted(nodes)))  # more nodes than there are, and the like, before there is a run folder
     return Experiment(config, dataset, nodes, evaluator, task, strategy, worker)
 
 
@@ -160,14 +170,16 @@ def train(
         FneError: whatever the user can mend; a run's last checkpoint stays good.
     """
     folder, wanted = _folder_and_config(config, overrides, out, resume)
-    if resume is not None and (folder / SUMMARY).exists():
-        return _read_json(folder / SUMMARY)
+    begun = time.process_time()
+    summary = _finished(folder) if resume is not None else None
+    if summary is not None:
+        return summary
     experiment = build(wanted)
-    if resume is None:
-        _claim(folder)
-    write_atomically(folder / CONFIG, experiment.config.to_yaml().encode())
     try:
-        return _run(experiment, folder, resuming=resume is not None, stop_after=stop_after, quiet=quiet)
+        if resume is None:
+            _claim(folder)
+        write_atomically(folder / CONFIG, experiment.config.to_yaml().encode())
+        return _run(experiment, folder, begun, resuming=resume is not None, stop_after=stop_after, quiet=quiet)
     except OSError as error:
         raise RunError(
             f"cannot write in {folder}: {error.strerror or error}; make room or mend the folder, then go on from the "
@@ -179,32 +191,37 @@ def load_model(folder: str | Path) -> nn.Module:
     """Return the model of a run folder, on the CPU and in eval mode.
 
     Raises:
-        CheckpointError: the folder holds no finished run's model.
+        CheckpointError: the folder holds no finished run's model, or a damaged one.
     """
     path = Path(folder) / MODEL
     if not path.is_file():
         raise CheckpointError(f"{path}: no model there; only a finished run has one (fne train --resume {folder})")
-    with safe_open(path, framework="pt") as file:
-        made = json.loads(file.metadata()["fne"])
+    try:
+        with safe_open(path, framework="pt") as file:
+            made = json.loads(file.metadata()["fne"])
+        tensors = safetensors.torch.load_file(path)
+    except (SafetensorError, TypeError, KeyError, ValueError) as error:
+        raise CheckpointError(f"{path}: not the model of a run ({error}); restore the file or run again") from None
     for plugin in made["plugins"]:
         registry.add_plugin(Path(plugin))
     build: Callable[..., nn.Module] = registry.load("model", made["model"].pop("name"))
     with seeded_initialisation(0):
         module = build(tuple(made["shape"]), made["outputs"], **made["model"])
-    module.load_state_dict(safetensors.torch.load_file(path))
+    module.load_state_dict(tensors)
     return module.eval()
 
 
 # ------------------------------------------------------------------------------------------------ a run
 def _run(
-    experiment: Experiment, folder: Path, *, resuming: bool, stop_after: int | None, quiet: bool
+    experiment: Experiment, folder: Path, begun: float, *, resuming: bool, stop_after: int | None, quiet: bool
 ) -> dict[str, Any]:
     config, strategy = experiment.config, experiment.strategy
     watch = config.watch
-    loss = str(config.strategy.settings.get("loss", "loss"))
+    loss = str(config.strategy.settings.get("loss") or ("cross_entropy" if experiment.task.classification else "mse"))
     sign = DISPLAY_SIGN.get(loss, 1)
-    engine = LocalEngine(experiment.worker, f"{config.name}-s{config.seed}", folder, **config.engine.settings)
-    totals = Totals()
+    connect: Callable[..., Engine] = registry.load("engine", config.engine.name)
+    engine = connect(experiment.worker, f"{config.name}-s{config.seed}", folder, **config.engine.settings)
+    totals = Totals(begun)
     identity = {
         "model": experiment.task.layout.signature,
         "horizon": strategy.horizon,
@@ -231,7 +248,7 @@ def _run(
             f"{config.name} seed {config.seed}", strategy.horizon, start=strategy.step, loss=loss,
             display_sign=sign, quiet=quiet,
         )  # fmt: skip
-        stops = _Stops(stop_after, watch.target, interrupted)
+        stops = _Stops(stop_after, watch.target, totals, interrupted)
         callbacks: list[Any] = [totals, history, stack.enter_context(progress)]
         if watch.tensorboard:
             purge = strategy.step + 1 if resuming else None
@@ -245,7 +262,8 @@ def _run(
         if state:
             totals.load_state_dict(kept["totals"])
         totals.start()
-        if strategy.step < (stop_after or strategy.horizon):
+        stops.reached = totals.has_reached(watch.target)  # killed after the last step, before the summary
+        if not stops.reached and (stop_after is None or strategy.step < stop_after):
             loop.run(strategy, engine, callbacks=callbacks)
         checkpoint.write(strategy)
     engine.close()
@@ -285,33 +303,32 @@ def _finish(experiment: Experiment, folder: Path, totals: Totals, loss: str) -> 
         "best_value": None,
         "best_point": None,
         "snapshots": 0,
-        "cpu_seconds_total": _process_seconds(),
         "model_sha256": digest,
-        "plugins": registry.plugin_digests(),
+        "plugins": {path: digest for path, digest in registry.plugin_digests().items() if path in config.plugins},
         "device": experiment.worker.device.type,
-        "threads": config.engine.settings["threads"],
+        "threads": torch.get_num_threads(),
         "folder": str(folder),
     }
+    summary = {key: _plain(value) for key, value in summary.items()}
     write_atomically(folder / SUMMARY, json.dumps(summary, indent=1).encode())
     return summary
 
 
-def _process_seconds() -> float:
-    import time
-
-    return time.process_time()
+def _plain(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value  # which JSON does not know
 
 
 class _Stops:
     """Ends the run after the present step: `stop_after`, a reached target, Ctrl-C."""
 
-    def __init__(self, stop_after: int | None, target: float | None, interrupted: threading.Event) -> None:
-        self._stop_after, self._target, self._interrupted = stop_after, target, interrupted
+    def __init__(
+        self, stop_after: int | None, target: float | None, totals: Totals, interrupted: threading.Event
+    ) -> None:
+        self._stop_after, self._target, self._totals, self._interrupted = stop_after, target, totals, interrupted
         self.reached = False
 
     def __call__(self, strategy: Strategy, round_: Round, metrics: Metrics) -> bool:
-        accuracy = metrics.get("accuracy_validation")
-        self.reached = self._target is not None and accuracy is not None and accuracy >= self._target
+        self.reached = self._totals.has_reached(self._target)  # which were called before
         late = self._stop_after is not None and strategy.step >= self._stop_after
         return self.reached or late or self._interrupted.is_set()
 
@@ -331,7 +348,7 @@ class _Champions:
 
 def _save_model(experiment: Experiment, result: Result, path: Path) -> str:
     """Write genes and buffers as the module's state; returns the file's SHA-256."""
-    config, module = experiment.config, experiment.task.new_model(derive_seed(0))
+    config, module = experiment.config, copy.deepcopy(experiment.evaluator.module).cpu()  # with its frozen parameters
     experiment.task.layout.fill(module, result.parameters)
     fill_buffers(module, result.buffers)
     made = {
@@ -340,7 +357,8 @@ def _save_model(experiment: Experiment, result: Result, path: Path) -> str:
         "outputs": experiment.dataset.outputs,
         "plugins": config.plugins,
     }
-    state = {name: value.contiguous() for name, value in module.state_dict().items()}
+    # Clones: tied weights are one tensor, which the format refuses; loading them twice fills the one again.
+    state = {name: value.contiguous().clone() for name, value in module.state_dict().items()}
     data = safetensors.torch.save(state, metadata={"fne": json.dumps(made)})
     write_atomically(path, data)
     return hashlib.sha256(data).hexdigest()
@@ -356,17 +374,13 @@ def _folder_and_config(
     if resume is None:
         if config is None:
             raise FneError("train: give a config (a file or a bundled name, see fne list), or resume=FOLDER")
-        wanted = config if isinstance(config, Config) else load_config(config)
-        wanted = wanted.with_overrides(overrides) if overrides else wanted
+        wanted = _wanted(config, overrides)
         return Path(out) if out is not None else _free_folder(wanted), wanted
     folder = Path(resume)
     if not (folder / CONFIG).is_file():
         raise CheckpointError(f"{folder / CONFIG}: no run to resume there; give the folder of a run")
     stored = load_config(folder / CONFIG)
-    if config is None:
-        wanted = stored.with_overrides(overrides) if overrides else stored
-    else:
-        wanted = config if isinstance(config, Config) else load_config(config, overrides)
+    wanted = _wanted(stored if config is None else config, overrides)
     changes = [
         change for change in difference(stored, wanted)
         if not change.startswith(("watch.", "name")) and not _resolved_only(change)
@@ -377,6 +391,12 @@ def _folder_and_config(
             "config), or start a new run; --stop-after ends early without changing the horizon"
         )
     return folder, stored.with_values({f"watch.{k}": v for k, v in wanted.watch.model_dump().items()})
+
+
+def _wanted(config: str | Path | Mapping[str, Any] | Config, overrides: Sequence[str]) -> Config:
+    if not isinstance(config, Config):
+        return load_config(config, overrides)
+    return config.with_overrides(overrides) if overrides else config
 
 
 def _resolved_only(change: str) -> bool:
@@ -406,9 +426,13 @@ def _identity(config: Config) -> dict[str, Any]:
     return {key: value for key, value in config.to_dict().items() if key not in {"name", "watch"}}
 
 
-def _read_json(path: Path) -> dict[str, Any]:
-    data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return data
+def _finished(folder: Path) -> dict[str, Any] | None:
+    """Return the summary of a finished run; where it is broken, the last checkpoint gives it again."""
+    try:
+        summary = json.loads((folder / SUMMARY).read_bytes())
+    except (FileNotFoundError, ValueError):
+        return None
+    return summary if isinstance(summary, dict) else None
 
 
 def _on(samples: Samples, device: torch.device) -> Samples:

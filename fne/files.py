@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import io
 import os
+import zipfile
 from pathlib import Path
 from typing import Any
+
+from fne.errors import CheckpointError
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -29,3 +32,24 @@ def torch_bytes(state: Any) -> bytes:
     buffer = io.BytesIO()  # into memory first: torch reports a full disk as an internal error, the file system does not
     torch.save(state, buffer)
     return buffer.getvalue()
+
+
+def read_torch(path: Path) -> Any:
+    """Return what `torch_bytes` made, on the CPU.
+
+    Raises:
+        CheckpointError: the file is damaged, be it by one bit of a tensor.
+    """
+    import torch
+
+    try:
+        with zipfile.ZipFile(path) as archive:  # torch writes checksums, and does not look at them
+            bad = archive.testzip()
+        if bad is not None:
+            raise zipfile.BadZipFile(f"the checksum of {bad} does not match")
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        raise CheckpointError(
+            f"{path}: not a checkpoint that can be read ({type(error).__name__}: {str(error)[:200]}); "
+            "restore the file or start a new run"
+        ) from None

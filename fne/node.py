@@ -114,13 +114,15 @@ class Worker:
             kept = [dict(node.memory) for node in pending]
             answered = 0
             try:
-                for payload in task(self, tuple(pending), request):
-                    yield Reply(request.header, pending[answered].name, payload=payload)
+                for node, payload in zip(pending, task(self, tuple(pending), request), strict=True):
+                    yield Reply(request.header, node.name, payload=payload)
                     answered += 1
                 return
             except Exception as error:
                 for node, memory in zip(pending[answered:], kept[answered:], strict=True):
                     node.memory = memory
+                if answered == len(pending):
+                    raise RuntimeError(f"task {request.task!r} yields more payloads than it has nodes") from error
                 if answered == 0 and len(pending) > 1:  # a shared pass broke: who is to blame shows one by one
                     for node in pending:
                         yield from self._run([node], request)
@@ -137,7 +139,7 @@ def payload_of(request: Request, node: Node) -> Tensors:
 
 
 def _reason(error: Exception) -> str:
-    """Return a short reason without the node's data: type, text, and the place in the code."""
+    """Return a short reason: the error's type, text, and place in the code."""
     frames = traceback.extract_tb(error.__traceback__)
     place = f" ({frames[-1].name}, line {frames[-1].lineno})" if frames and not isinstance(error, ValueError) else ""
     return f"{type(error).__name__}: {error}{place}"[:300]

@@ -29,7 +29,7 @@ def generator(*parts: int | str) -> torch.Generator:
 
 @contextlib.contextmanager
 def seeded_initialisation(*parts: int | str) -> Iterator[None]:
-    """Seed torch's global CPU generator inside the block only: module constructors know no other."""
+    """Seed torch's global CPU generator inside the block only: constructors and dropout know no other."""
     import torch
 
     with torch.random.fork_rng(devices=[]):

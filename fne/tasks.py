@@ -10,17 +10,19 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fne.errors import RunError
 from fne.evolution import fitness
 from fne.evolution.genome import buffers_of, fill_buffers
 from fne.node import Node, Worker, payload_of
+from fne.randomness import seeded_initialisation
 from fne.registry import register
 from fne.types import Request, Samples, Tensors
 
 BUFFER = "buffer."
 OPTIMIZER = "optimizer."
+_BATCH_NORM = nn.modules.batchnorm._BatchNorm
 OPTIMIZERS = ("sgd", "adam", "adadelta")
 
 
@@ -63,9 +65,9 @@ def train_task(worker: Worker, nodes: Sequence[Node], request: Request) -> Itera
 
     Takes `parameters [D]` and `buffer.*`; options `loss`, `epochs`, `batch_size` (0: all samples at once), `optimizer`
     with `lr` and `momentum`, `mu` (FedProx: mu / 2 * ||w - w_global||^2 joins the loss), `keep_optimizer` (the
-    optimizer's state stays in the node's memory between steps). Yields `delta [D]` and float buffers times the sample
-    count, integer buffers times the count in their own type, `loss` (summed over the samples of the last epoch) and
-    `samples`. Raises `RunError` where training leaves the finite numbers.
+    optimizer's state stays in the node's memory between steps). Yields `delta [D]` times the sample count, buffers
+    times the count in float64 or int64, `loss` (summed over the samples of the last epoch) and `samples`. Layers that
+    draw (dropout) do so from the run's seed. Raises `RunError` where training leaves the finite numbers.
     """
     for node in nodes:
         yield _train(worker, node, request)
@@ -83,48 +85,55 @@ def _train(worker: Worker, node: Node, request: Request) -> Tensors:
     optimizer = make_optimizer(parameters, options)
     if options.get("keep_optimizer", False):
         _restore(optimizer, node.memory)
-    order = node.generator(request.header, "batches")
+    header, order = request.header, node.generator(request.header, "batches")
     count, mu = len(node.data), float(options.get("mu", 0.0))
     size = int(options["batch_size"]) or count
     module.train()
     try:
-        for _ in range(int(options["epochs"])):
-            total = torch.zeros((), dtype=torch.float64, device=worker.device)
-            permuted = torch.randperm(count, generator=order).to(worker.device)
-            for batch in torch.split(permuted, size):
-                logits = module(node.data.x[batch]).unsqueeze(0)
-                losses = fitness.sample_losses(
-                    str(options["loss"]), logits, node.data.y[batch], worker.evaluator.output
-                )
-                objective = losses.mean()
-                optimizer.zero_grad(set_to_none=True)
-                objective.backward()  # type: ignore[no-untyped-call]
-                if (
-                    mu
-                ):  # the gradient of mu / 2 * ||w - w_global||^2, added after the fact: mu = 0 is FedAvg, bit for bit
-                    _pull(parameters, anchors, mu)
-                optimizer.step()
-                total += losses.detach().sum(dtype=torch.float64)
+        with seeded_initialisation(header.seed, header.step, header.attempt, node.name, "dropout"):
+            for _ in range(int(options["epochs"])):
+                total = torch.zeros((), dtype=torch.float64, device=worker.device)
+                permuted = torch.randperm(count, generator=order).to(worker.device)
+                for batch in _batches(permuted, size, module):
+                    logits = module(node.data.x[batch]).unsqueeze(0)
+                    losses = fitness.sample_losses(
+                        str(options["loss"]), logits, node.data.y[batch], worker.evaluator.output
+                    )
+                    objective = losses.mean()
+                    optimizer.zero_grad(set_to_none=True)
+                    objective.backward()  # type: ignore[no-untyped-call]
+                    if mu:  # the gradient of mu / 2 * ||w - w_global||^2, apart: mu = 0 is FedAvg, bit for bit
+                        _pull(parameters, anchors, mu)
+                    optimizer.step()
+                    total += losses.detach().sum(dtype=torch.float64)
     finally:
         module.eval()
-    delta = layout.flatten(module) - start.cpu()
-    if not bool(torch.isfinite(delta).all()):
-        bad = next(leaf.name for leaf in layout.leaves if not delta[leaf.start : leaf.stop].isfinite().all())
-        raise RunError(f"training diverged: non-finite values in {bad!r}; lower strategy.lr = {options['lr']}")
+    weighted, buffers = (layout.flatten(module) - start.cpu()) * count, buffers_of(module)
+    bad = [leaf.name for leaf in layout.leaves if not weighted[leaf.start : leaf.stop].isfinite().all()]
+    bad += [name for name, b in buffers.items() if not (b.isfinite() | (b == given[BUFFER + name].cpu())).all()]
+    if bad:  # a buffer may hold infinities from the start, such as a mask
+        raise RunError(f"training diverged: non-finite values in {bad[0]!r}; lower strategy.lr = {options['lr']}")
     if options.get("keep_optimizer", False):
         _keep(optimizer, node.memory)
-    buffers = {
-        BUFFER + name: (b.float() if b.is_floating_point() else b.long()) * count
-        for name, b in buffers_of(module).items()
+    sums = {  # exact in float64: a buffer that nobody changes must come back with its bits
+        BUFFER + name: (b.double() if b.is_floating_point() else b.long()) * count for name, b in buffers.items()
     }
-    return {"delta": delta * count, **buffers, "loss": total.cpu().reshape(1), "samples": torch.tensor([count])}
+    return {"delta": weighted, **sums, "loss": total.cpu().reshape(1), "samples": torch.tensor([count])}
+
+
+def _batches(order: Tensor, size: int, module: nn.Module) -> list[Tensor]:
+    """Return the batches; batch norm cannot train on a single sample, so such a last one joins its neighbour."""
+    batches = list(torch.split(order, size))
+    if len(batches) > 1 and len(batches[-1]) == 1 and any(isinstance(m, _BATCH_NORM) for m in module.modules()):
+        batches[-2:] = [torch.cat(batches[-2:])]
+    return batches
 
 
 @torch.no_grad()
 def _pull(parameters: Sequence[Tensor], anchors: Sequence[Tensor], mu: float) -> None:
     for parameter, anchor in zip(parameters, anchors, strict=True):
-        assert parameter.grad is not None
-        parameter.grad.add_(parameter - anchor, alpha=mu)
+        if parameter.grad is not None:  # one that the forward does not use never leaves its anchor
+            parameter.grad.add_(parameter - anchor, alpha=mu)
 
 
 def make_optimizer(parameters: Sequence[Tensor], options: Any) -> torch.optim.Optimizer:

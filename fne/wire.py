@@ -7,9 +7,10 @@ Engines measure traffic on frames really made; a frame is a list of buffers, so 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -77,7 +78,7 @@ def decode(frame: bytes) -> tuple[dict[str, Any], dict[str, Tensor]]:
         head = json.loads(frame[8:body])
         meta = head["meta"]
         described = [(str(n), _DTYPES[k], [int(s) for s in shape]) for n, k, shape in head["tensors"]]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise WireError(f"frame with a broken head: {error!r}") from None
     tensors: dict[str, Tensor] = {}
     at = body
@@ -87,7 +88,10 @@ def decode(frame: bytes) -> tuple[dict[str, Any], dict[str, Tensor]]:
             raise WireError(f"frame cut off in tensor {name!r}: {len(frame)} bytes, {at + size} announced")
         raw = bytearray(frame[at : at + size])
         flat = torch.frombuffer(raw, dtype=dtype) if raw else torch.empty(0, dtype=dtype)
-        tensors[name] = flat.reshape(shape)
+        try:
+            tensors[name] = flat.reshape(shape)
+        except (RuntimeError, TypeError, OverflowError):  # an empty tensor with dimensions beyond int64
+            raise WireError(f"frame with an impossible shape of tensor {name!r}: {shape}") from None
         at += size
     if at != len(frame):
         raise WireError(f"frame with {len(frame) - at} bytes after its last tensor")
@@ -108,15 +112,16 @@ def request_frames(request: Request) -> tuple[Frame, dict[str, Frame]]:
 def decode_request(common: bytes, private: Mapping[str, bytes], nodes: Sequence[str]) -> Request:
     """Return the request as the given nodes' worker receives it."""
     meta, tensors = decode(common)
-    return Request(
-        header=Header(**meta["header"]),
-        task=meta["task"],
-        nodes=tuple(nodes),
-        common=tensors,
-        private={node: decode(frame)[1] for node, frame in private.items()},
-        options=meta["options"],
-        reduce=meta["reduce"],
-    )
+    with _well_formed("request"):
+        return Request(
+            header=Header(**meta["header"]),
+            task=meta["task"],
+            nodes=tuple(nodes),
+            common=tensors,
+            private={node: decode(frame)[1] for node, frame in private.items()},
+            options=meta["options"],
+            reduce=meta["reduce"],
+        )
 
 
 def reply_frame(reply: Reply) -> Frame:
@@ -128,4 +133,15 @@ def reply_frame(reply: Reply) -> Frame:
 def decode_reply(frame: bytes) -> Reply:
     """Return the reply of a frame."""
     meta, tensors = decode(frame)
-    return Reply(Header(**meta["header"]), meta["node"], Status(meta["status"]), meta["reason"], tensors)
+    with _well_formed("reply"):
+        return Reply(Header(**meta["header"]), meta["node"], Status(meta["status"]), meta["reason"], tensors)
+
+
+@contextlib.contextmanager
+def _well_formed(what: str) -> Iterator[None]:
+    try:
+        yield
+    except (KeyError, TypeError, AttributeError) as error:
+        raise WireError(f"frame that is no {what}: {error!r}") from None
+    except ValueError as error:  # a status that is not of the enum, or a WireError of a part
+        raise WireError(f"frame that is no {what}: {error}") from None

@@ -238,7 +238,7 @@ def test_the_table_prefers_a_models_own_form() -> None:
 @pytest.mark.parametrize("path", ["loop", "vmap"])
 def test_what_is_given_is_kept(path: str) -> None:
     plan = resolve_plan(nn.Linear(4, 3), torch.zeros(2, 4), settings(path=path, chunk=3, tile=11), output="softmax")
-    assert plan == Plan(path, 3, 11)  # type: ignore[arg-type]
+    assert plan == Plan(path, 3, 11)
 
 
 def test_auto_takes_a_path_that_the_model_has() -> None:

@@ -91,10 +91,10 @@ def test_flatten_is_torchs_own_order_and_fill_undoes_it(
 
 def test_fill_leaves_frozen_parameters_alone() -> None:
     module = frozen()
-    before = module[0].weight.clone()  # type: ignore[index]
+    before = module[0].weight.clone()
     Layout(module).fill(module, torch.full((8,), 9.0))
-    assert torch.equal(module[0].weight, before)  # type: ignore[index]
-    assert torch.equal(module[1].weight, torch.full((2, 3), 9.0))  # type: ignore[index]
+    assert torch.equal(module[0].weight, before)
+    assert torch.equal(module[1].weight, torch.full((2, 3), 9.0))
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
@@ -129,13 +129,13 @@ def test_weight_and_bias_of_a_layer_share_a_group_and_layers_do_not() -> None:
 
 def test_scales_are_the_layers_initial_spread() -> None:
     module = nn.Sequential(nn.Linear(40, 30), nn.LayerNorm(30), nn.Linear(30, 1))
-    nn.init.zeros_(module[0].bias)  # type: ignore[arg-type]
+    nn.init.zeros_(module[0].bias)
     scales = Layout(module).scales()
-    spread = module[0].weight.std().item()  # type: ignore[operator]
+    spread = module[0].weight.std().item()
     assert scales.shape == (40 * 30 + 30 + 60 + 31,)
     assert torch.allclose(scales[:1230], torch.tensor(spread))  # zeros borrow the weight's
     assert torch.equal(scales[1230:1290], torch.full((60,), 0.1))  # nothing to borrow from
-    assert torch.allclose(scales[-1], module[2].weight.std())  # type: ignore[operator]
+    assert torch.allclose(scales[-1], module[2].weight.std())
     assert bool((scales > 0).all())
 
 

@@ -55,7 +55,7 @@ def test_traffic_is_the_length_of_the_frames(build: Callable[..., SimpleNamespac
     engine = build(4, 6, 3).engine
     round_ = engine.send(request)
     stamped = Request(
-        Header(3, 4, run="test"), request.task, request.nodes, request.common, private, request.options, reduce  # type: ignore[arg-type]
+        Header(3, 4, run="test"), request.task, request.nodes, request.common, private, request.options, reduce
     )  # fmt: skip
     common, own = wire.request_frames(stamped)
     frame, extra = len(bytes(common)), len(bytes(own["n2"]))
@@ -115,9 +115,7 @@ def test_a_sum_leaves_the_payloads_alone_and_keeps_integers_whole() -> None:
     assert (got["h"].tolist(), got["h"].dtype) == ([1.5], torch.float64)
 
 
-def test_private_tensors_reach_one_node(
-    build: Callable[..., SimpleNamespace], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_private_tensors_reach_one_node(build: Callable[..., SimpleNamespace], monkeypatch: pytest.MonkeyPatch) -> None:
     def echo(worker: Worker, nodes: Sequence[Node], request: Request) -> Iterator[Tensors]:
         for node in nodes:
             yield dict(payload_of(request, node))

@@ -94,7 +94,7 @@ def test_the_private_generator_differs_from_the_public_one_and_from_another_node
     assert numbers(node("b", secret=key).private_generator(HEADER, "p")) != wanted
     assert numbers(node().private_generator(HEADER, "p")) != numbers(node("b").private_generator(HEADER, "p"))
     for key_, value in {"run": "s", "step": 9, "attempt": 9}.items():
-        other = replace(HEADER, **{key_: value})  # type: ignore[arg-type]
+        other = replace(HEADER, **{key_: value})
         assert numbers(node(secret=key).private_generator(other, "p")) != wanted
 
 
@@ -206,6 +206,8 @@ def test_another_protocol_is_refused_by_every_node(run: Callable[..., Any]) -> N
 
 
 def test_private_tensors_reach_their_node_only() -> None:
-    request = Request(HEADER, "t", ("a", "b"), {"x": torch.tensor(0)}, {"a": {"x": torch.tensor(1), "y": torch.tensor(2)}})
+    request = Request(
+        HEADER, "t", ("a", "b"), {"x": torch.tensor(0)}, {"a": {"x": torch.tensor(1), "y": torch.tensor(2)}}
+    )
     assert {k: int(v) for k, v in payload_of(request, node("a")).items()} == {"x": 1, "y": 2}
     assert {k: int(v) for k, v in payload_of(request, node("b")).items()} == {"x": 0}

@@ -105,9 +105,9 @@ def kernels(module: nn.Module, genes: Tensor) -> list[list[Tensor]]:
     found: list[list[Tensor]] = []
     at = 0
     for layer in module.children():
-        weight = genes[at : at + layer.weight.numel()].view(layer.weight.shape)  # type: ignore[union-attr,operator,arg-type]
+        weight = genes[at : at + layer.weight.numel()].view(layer.weight.shape)
         at += weight.numel()
-        bias = genes[at : at + layer.bias.numel()]  # type: ignore[union-attr,operator]
+        bias = genes[at : at + layer.bias.numel()]
         at += bias.numel()
         axis = 1 if isinstance(layer, nn.ConvTranspose2d) else 0
         found += [[weight.select(axis, k), bias[k]] for k in range(len(bias))]
@@ -231,7 +231,7 @@ def population(count: int = 6, **variation: object) -> Population:
     with seeded_initialisation("population"):
         layout = Layout(nn.Linear(4, 2))
     genomes = torch.arange(1.0, count + 1).unsqueeze(1).repeat(1, layout.size)
-    return Population(layout, genomes, Variation(**{"parents": 2, "chance": 0.0, **variation}), seed=1)  # type: ignore[arg-type]
+    return Population(layout, genomes, Variation(**{"parents": 2, "chance": 0.0, **variation}), seed=1)
 
 
 def test_cleaned_makes_every_non_finite_value_the_worst_and_counts_them() -> None:
@@ -297,3 +297,16 @@ def test_diversity_is_the_spread_in_units_of_the_initial_one() -> None:
     assert p.diversity() == pytest.approx(wanted.std(dim=0).mean().item(), rel=1e-5)
     single = Population(layout, torch.zeros(1, layout.size), Variation(parents=1), seed=0)
     assert single.diversity() == 0.0
+
+
+@pytest.mark.parametrize("selection", ["paper", "truncation"])
+@pytest.mark.parametrize("finite", [1, 2, 5])
+def test_a_broken_individual_has_no_children(selection: str, finite: int) -> None:
+    """Its NaNs would be in every child; where fewer are finite than there are parents, the pool is smaller."""
+    for seed in range(20):
+        p = population(6, selection=selection, parents=3)
+        p.genomes[finite:] = math.nan
+        fitness, _ = cleaned(torch.arange(6.0).masked_fill(p.genomes[:, 0].isnan(), math.nan))
+        p._generator.manual_seed(seed)
+        p.advance(fitness)
+        assert bool(p.genomes.isfinite().all())

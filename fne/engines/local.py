@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
@@ -39,7 +38,9 @@ class LocalEngine:
         folder: Path | None = None,
         *,
         device: Annotated[Literal["auto", "cpu", "cuda"], Key("where nodes compute")] = "auto",
-        threads: Annotated[int, Key("threads of torch; 0: all cores", ge=0)] = 0,
+        threads: Annotated[
+            int, Key("threads of torch; 0: all cores, which pays for large models on an idle machine", ge=0)
+        ] = 1,
         quorum: Annotated[int, Key("replies without which a round fails", unit="nodes", ge=1)] = 1,
     ) -> None:
         self._worker, self._run, self._folder, self._quorum = worker, run, folder, quorum
@@ -75,7 +76,9 @@ class LocalEngine:
             if reply.status is not Status.OK:
                 failures.append(reply)
                 continue
-            per_node[reply.node] = {name: float(value) for name, value in reply.payload.items() if value.numel() == 1}
+            per_node[reply.node] = {
+                name: float(value) for name, value in reply.payload.items() if value.numel() == 1 and "." not in name
+            }
             if folded is None:
                 kept.append(reply)
             else:
@@ -92,15 +95,22 @@ class LocalEngine:
 
     # -------------------------------------------------------------------------------------------- memory
     def save(self, step: int) -> None:
-        """Write the nodes' memory to `nodes/` of the run folder; the last two steps are kept."""
+        """Write the nodes' memory to `nodes/` of the run folder; the last two steps are kept.
+
+        Later steps are of a future that was abandoned by going back: they go, lest they push out good ones.
+        """
         if self._folder is None:
             return
         folder = self._folder / "nodes"
         folder.mkdir(exist_ok=True)
         memory = {name: node.memory for name, node in self._worker.nodes.items() if node.memory}
-        write_atomically(folder / f"step-{step:09d}.pt", torch_bytes(memory))
-        for old in sorted(folder.glob("step-*.pt"))[:-KEPT_STEPS]:
-            old.unlink()
+        path = folder / f"step-{step:09d}.pt"
+        write_atomically(path, torch_bytes(memory))
+        held = sorted(folder.glob("step-*.pt"))
+        kept = held[: held.index(path) + 1][-KEPT_STEPS:]
+        for other in held:
+            if other not in kept:
+                other.unlink()
 
     def load(self, step: int) -> None:
         """Take the nodes' memory back to `step`.
@@ -141,17 +151,3 @@ class RunningSum:
     def reply(self) -> Reply:
         """Return the aggregate reply."""
         return Reply(self._header, AGGREGATE, payload=self._totals)
-
-
-def resolve_device(settings: Mapping[str, Any]) -> tuple[torch.device, int]:
-    """Return the device and the number of threads that the engine's settings mean on this machine.
-
-    Raises:
-        RunError: `cuda` is asked for and there is none.
-    """
-    wanted = settings["device"]
-    if wanted == "cuda" and not torch.cuda.is_available():
-        raise RunError("engine.device = 'cuda': torch sees no CUDA device here; use cpu or auto")
-    cuda = wanted == "cuda" or (wanted == "auto" and torch.cuda.is_available())
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return torch.device("cuda" if cuda else "cpu"), settings["threads"] or cores

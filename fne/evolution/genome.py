@@ -75,10 +75,12 @@ class Layout:
             owner_name, _, _ = name.rpartition(".")
             axis = 0 if parameter.ndim else -1
             owner = module.get_submodule(owner_name)
-            if isinstance(owner, _TRANSPOSED) and parameter.ndim > 1 and owner.groups == 1:
-                axis = 1  # transposed convolutions store [in, out, ...]
+            shared = owner_name
+            if isinstance(owner, _TRANSPOSED) and parameter.ndim > 1:
+                # transposed convolutions store [in, out / groups, ...]: with groups, a slice is an input channel's
+                axis, shared = (1, owner_name) if owner.groups == 1 else (0, name)
             kernels = parameter.shape[axis] if axis >= 0 else 1
-            group = groups.setdefault((owner_name, kernels), len(groups))
+            group = groups.setdefault((shared, kernels), len(groups))
             stop = start + parameter.numel()
             scale = _initial_scale(parameter, owner)
             leaves.append(Leaf(name, tuple(parameter.shape), start, stop, axis, group, scale))

@@ -21,8 +21,13 @@ def order(fitness: Tensor) -> Tensor:
 
 
 def paper_pool(fitness: Tensor, size: int, generator: torch.Generator) -> Tensor:
-    """Return `size` parents: the `size - 1` fittest and one drawn from the rest (FNE, "Selection")."""
-    ranked = order(fitness)
+    """Return `size` parents: the `size - 1` fittest and one drawn from the rest (FNE, "Selection").
+
+    An individual of infinite fitness is never drawn: its NaNs would be in every child. Fewer finite ones make a smaller
+    pool; one at least must be finite.
+    """
+    ranked = order(fitness)[: int(torch.isfinite(fitness).sum())]
+    size = min(size, len(ranked))
     rest = ranked[size - 1 :]
     pick = torch.randint(len(rest), (1,), generator=generator)
     return torch.cat([ranked[: size - 1], rest[pick]])

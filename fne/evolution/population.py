@@ -72,7 +72,7 @@ class Population:
             pool = (
                 operators.paper_pool(fitness, v.parents, draw)
                 if v.selection == "paper"
-                else operators.order(fitness)[: v.parents]
+                else operators.order(fitness)[: min(v.parents, int(torch.isfinite(fitness).sum()))]
             )
             first, second = operators.pairs_from_pool(pool, count, draw)
         cross = operators.CROSSOVERS[v.crossover]
@@ -102,7 +102,7 @@ class Population:
         """
         if len(self) < 2:
             return 0.0
-        stride = max(1, self.layout.size // _DIVERSITY_GENES)
+        stride = -(-self.layout.size // _DIVERSITY_GENES)
         spread = self.genomes[:, ::stride].std(dim=0) / self._scales[::stride]
         return float(spread.mean())
 

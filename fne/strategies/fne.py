@@ -25,7 +25,6 @@ from torch import Tensor
 
 from fne.errors import RunError, SettingError
 from fne.evolution.fitness import check_loss
-from fne.evolution.genome import buffers_of
 from fne.evolution.operators import order
 from fne.evolution.population import Population, Variation, cleaned
 from fne.randomness import derive_seed, generator
@@ -127,7 +126,6 @@ class FNE:
         )  # fmt: skip
         modules = (task.new_model(derive_seed(seed, "individual", i)) for i in range(population))
         genomes = torch.stack([task.layout.flatten(module) for module in modules])
-        self._buffers = buffers_of(task.new_model(derive_seed(seed, "individual", 0)))
         self._population = Population(task.layout, genomes, variation, seed=seed)
         self._stagnation = _Stagnation(stagnation, stagnation_window, growth, multiplier_max)
         self._patience, self._returns = patience, returns
@@ -146,13 +144,13 @@ class FNE:
     def ask(self, nodes: Sequence[str]) -> Request:
         """Return the generation for the nodes chosen to evaluate it."""
         header = Header(self.seed, self.step)
-        options = {"loss": self._loss, "samples": "one" if self._choice.kind == "single_sample" else "all"}
+        chosen, samples = self._choice(self.step, nodes)
+        options = {"loss": self._loss, "samples": samples}
         genomes = self._population.genomes
         if self._deal:
             slices = genomes.chunk(self._groups)
             private = {node: {"population": slices[g]} for node, g in self._dealt(nodes).items()}
             return Request(header, "fitness", tuple(private), private=private, options=options)
-        chosen = self._choice(self.step, nodes)
         return Request(header, "fitness", chosen, common={"population": genomes}, options=options, reduce="sum")
 
     def tell(self, round_: Round) -> Metrics:
@@ -165,7 +163,7 @@ class FNE:
             )
         population = self._population
         self._fittest = population.genomes[order(fitness)[0]].clone()
-        validation = self._task.evaluate(self._fittest.unsqueeze(0), loss=self._loss, buffers=self._buffers)
+        validation = self._task.evaluate(self._fittest.unsqueeze(0), loss=self._loss, buffers=self._task.buffers)
         accuracy, loss = float(validation["accuracy"][0]), float(validation["loss"][0])
         score = accuracy if self._task.classification else -loss
         self.step += 1
@@ -215,11 +213,11 @@ class FNE:
 
     def champion(self) -> Result:
         """Return the fittest model of the generation told last."""
-        return Result("model", self._fittest, self._buffers)
+        return Result("model", self._fittest, self._task.buffers)
 
     def result(self) -> Result:
         """Return the model of the run, as `returns` says."""
-        return Result("model", self._best if self._returns == "best" else self._fittest, self._buffers)
+        return Result("model", self._best if self._returns == "best" else self._fittest, self._task.buffers)
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that goes on: population, multiplier, best model, counters."""
@@ -250,9 +248,16 @@ class _NodeChoice:
     window_size: int
     window_every: int
 
-    def __call__(self, step: int, nodes: Sequence[str]) -> tuple[str, ...]:
+    def __call__(self, step: int, nodes: Sequence[str]) -> tuple[tuple[str, ...], str]:
+        """Return the nodes and which of their samples they take: `all` or `one`."""
+        full = self.full_every and (step + 1) % self.full_every == 0
+        if full:
+            return tuple(nodes), "all"
+        return self._part(step, nodes), "one" if self.kind == "single_sample" else "all"
+
+    def _part(self, step: int, nodes: Sequence[str]) -> tuple[str, ...]:
         count = len(nodes)
-        if self.kind == "all" or (self.full_every and (step + 1) % self.full_every == 0):
+        if self.kind == "all":
             return tuple(nodes)
         if self.kind == "moving_window":
             size = _at_most(count, "window_size", self.window_size)

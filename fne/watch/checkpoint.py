@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fne.errors import CheckpointError
-from fne.files import torch_bytes, write_atomically
+from fne.files import read_torch, torch_bytes, write_atomically
 from fne.types import Engine, Metrics, Round, Strategy
 
 FORMAT = 1
@@ -82,16 +82,8 @@ class Checkpoint:
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
     """Return a checkpoint's state; raises `CheckpointError` where the file is damaged or of another format."""
-    import torch
-
-    try:
-        state: dict[str, Any] = torch.load(path, weights_only=True)
-        known = state["format"]
-    except Exception as error:
-        raise CheckpointError(
-            f"{path}: not a checkpoint that can be read ({type(error).__name__}: {str(error)[:200]}); "
-            "restore the file or start a new run"
-        ) from None
-    if known != FORMAT:
-        raise CheckpointError(f"{path}: checkpoint format {known}, this version reads {FORMAT}")
-    return state
+    state: Any = read_torch(path)
+    if isinstance(state, dict) and state.get("format") == FORMAT:
+        return state
+    known = state.get("format") if isinstance(state, dict) else None
+    raise CheckpointError(f"{path}: checkpoint format {known}, this version reads {FORMAT}")

@@ -11,13 +11,18 @@ _DIRECTIONS = ("payload_down", "payload_up", "encoded_down", "encoded_up")
 
 
 class Totals:
-    """Callback that keeps the sums for `summary.json`."""
+    """Callback that keeps the sums for `summary.json`.
 
-    def __init__(self) -> None:
+    Args:
+        begun: `time.process_time()` when the run began, loading included; now if `None`.
+    """
+
+    def __init__(self, begun: float | None = None) -> None:
         self._bytes: dict[str, dict[str, int]] = {direction: {} for direction in _DIRECTIONS}
         self._figures: dict[str, Any] = {"round": 0}
         self._accuracy_best: float | None = None
-        self._cpu, self._wall = 0.0, 0.0
+        self._cpu, self._wall, self._cpu_total = 0.0, 0.0, 0.0
+        self._begun = time.process_time() if begun is None else begun
         self._cpu_start, self._wall_start = time.process_time(), time.perf_counter()
 
     def start(self) -> None:
@@ -49,6 +54,16 @@ class Totals:
         """Seconds of the loop by the clock on the wall."""
         return self._wall + time.perf_counter() - self._wall_start
 
+    @property
+    def cpu_seconds_total(self) -> float:
+        """Processor seconds since the run began, loading and the end included, over all resumed parts."""
+        return self._cpu_total + time.process_time() - self._begun
+
+    def has_reached(self, target: float | None) -> bool:
+        """Return whether the last step's validation accuracy is at least the target; `None` is never reached."""
+        accuracy = self._figures.get("accuracy_validation")
+        return target is not None and accuracy is not None and accuracy >= target
+
     def summary(self, nodes: int) -> dict[str, Any]:
         """Return the figures of the run; bytes are totals of a node over the run, mean and maximum over `nodes`."""
         figures: dict[str, Any] = {
@@ -68,18 +83,19 @@ class Totals:
             figures[name] = sum(sums.values()) / nodes
             figures[f"{name}_max"] = max(sums.values(), default=0)
         figures["cpu_seconds"], figures["wall_seconds"] = self.cpu_seconds, self.wall_seconds
+        figures["cpu_seconds_total"] = self.cpu_seconds_total
         return figures
 
     def state_dict(self) -> dict[str, Any]:
         """Return the sums so far."""
         return {
             "bytes": self._bytes, "figures": self._figures, "accuracy_best": self._accuracy_best,
-            "cpu": self.cpu_seconds, "wall": self.wall_seconds,
+            "cpu": self.cpu_seconds, "wall": self.wall_seconds, "cpu_total": self.cpu_seconds_total,
         }  # fmt: skip
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over what `state_dict` returned and start the clocks."""
         self._bytes, self._figures = state["bytes"], state["figures"]
         self._accuracy_best = state["accuracy_best"]
-        self._cpu, self._wall = state["cpu"], state["wall"]
+        self._cpu, self._wall, self._cpu_total = state["cpu"], state["wall"], state["cpu_total"]
         self.start()

@@ -1,0 +1,497 @@
+"""The whole command: exit statuses, errors that say what to do, run folders, plugins, reports."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+
+import fne
+from fne import registry
+from fne.cli import main
+from fne.config import list_bundled
+from fne.evolution.fitness import correct
+from fne.experiment import load_dataset
+from fne.registry import KINDS, catalogue
+from fne.watch.history import read_history
+from fne.watch.report import markdown_table, read_summary
+
+QUIET = ("-q", "engine.threads=1", "watch.tensorboard=false")
+SHORT = ("fne_toy", "strategy.rounds=3", *QUIET)
+PLUGIN = '''
+from typing import Annotated
+
+import torch
+from torch import nn
+
+from fne import Key, register
+from fne.data.toy import toy
+from fne.strategies.fne import FNE
+from fne.types import Dataset, Samples
+
+
+@register("data", "mine")
+def mine(*, seed: int, spoil: Annotated[str, Key("what to break")] = "nothing") -> Dataset:
+    """Make toy data, broken as told."""
+    good = toy(seed=seed, samples=300)
+    x, y = good.train.x.clone(), good.train.y.clone()
+    if spoil == "nan":
+        x[7, 3] = float("nan")
+    if spoil == "one class":
+        y[:] = 1
+    if spoil == "label":
+        y[5] = 3
+    if spoil == "one node":
+        x[80:] = 1000.0
+    empty = Samples(x[:0], y[:0])
+    test = empty if spoil == "no test" else good.test
+    validation = empty if spoil == "no validation" else good.validation
+    return Dataset("mine", Samples(x, y), validation, test, good.classes, "made up", "here")
+
+
+@register("model", "tiny")
+class Tiny(nn.Module):
+    """One hidden layer without a bias."""
+
+    output = "softmax"
+
+    def __init__(self, shape, outputs, *, width: int = 4, poison: float = 9.0) -> None:
+        super().__init__()
+        self.poison = poison
+        self.inner = nn.Linear(shape[0], width, bias=False)
+        self.outer = nn.Linear(width, outputs)
+
+    def forward(self, x):
+        if bool((x > 500).any()):
+            raise ArithmeticError("out of range")
+        logits = self.outer(torch.tanh(self.inner(x)))
+        return torch.where(self.outer.bias[0] > self.poison, torch.nan, logits)
+
+
+@register("strategy", "double")
+class Double(FNE):
+    """Do as FNE does, with another default."""
+
+    def __init__(self, task, *, seed: int, rounds: Annotated[int, Key("generations", ge=1)] = 4) -> None:
+        super().__init__(task, seed=seed, population=12, rounds=rounds, loss="cross_entropy", parents=4)
+
+
+@register("partition", "greedy")
+def greedy(samples, nodes, generator):
+    """Give everything to the first node."""
+    return [torch.arange(len(samples)), *[torch.arange(0)] * (nodes - 1)]
+
+
+@register("partition", "rows")
+def rows(samples, nodes, generator):
+    """Deal in order."""
+    return list(torch.arange(len(samples)).tensor_split(nodes))
+'''
+
+
+@pytest.fixture
+def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """Return `write(**sections) -> path` of a config beside a plugin of the user's own."""
+    for name in ("_plugin_entries", "_plugin_files"):  # forgotten after the test
+        monkeypatch.setattr(registry, name, {})
+    known = dict(registry._registered)
+    monkeypatch.setattr(registry, "_registered", known)
+
+    def write(**sections: Any) -> str:
+        (tmp_path / "mine.py").write_text(PLUGIN)
+        settings = {
+            "plugins": ["mine.py"], "data": {"name": "mine", "nodes": 5, "partition": "rows"}, "model": "tiny",
+            "strategy": "double", "engine": {"threads": 1}, "watch": {"tensorboard": False}, **sections,
+        }  # fmt: skip
+        path = tmp_path / "mine.yaml"
+        path.write_text(json.dumps(settings))
+        return str(path)
+
+    return write
+
+
+@pytest.fixture
+def fails(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Return `fails(*arguments) -> text of the error`, after a look at the exit status."""
+
+    def run(*arguments: str) -> str:
+        assert main(arguments) == 2
+        text = capsys.readouterr().err
+        assert text.startswith(("fne: ", "Usage: ")), text
+        assert "Traceback" not in text
+        return text
+
+    return run
+
+
+@pytest.fixture
+def prints(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Return `prints(*arguments) -> standard output` of a command that succeeds."""
+
+    def run(*arguments: str) -> str:
+        capsys.readouterr()
+        assert main(arguments) == 0
+        return capsys.readouterr().out
+
+    return run
+
+
+# ------------------------------------------------------------------------------------------------ without torch
+def test_help_list_show_and_config_errors_import_no_torch() -> None:
+    commands: list[tuple[list[str], int]] = [
+        (["--help"], 0), (["--version"], 0), ([], 2), (["nothing"], 2), (["train", "--help"], 0), (["list"], 0),
+        *[(["show", kind, next(iter(catalogue(kind)))], 0) for kind in KINDS],
+        (["show", "config", "fne_quick"], 0), (["show", "model", "cnnn"], 2), (["show", "thing", "cnn"], 2),
+        (["train", "nowhere"], 2), (["train"], 2), (["train", "fne_toy", "fne_quick"], 2), (["report", "nowhere"], 2),
+        (["train", "fne_toy", "strategy.rounds=0", "model=cnnn", "watch.evry=2"], 2), (["data", "show", "fne_tyo"], 2),
+        (["train", "fne_toy", "--seeds", "x"], 2), (["train", "fne_toy", "--seeds", "0-1", "--out", "x"], 2),
+        (["train", "fne_toy", "--stop-after", "0"], 2), (["compare", "fne_toy", "fedavg_quick"], 2),
+    ]  # fmt: skip
+    code = (
+        "import json, sys\nfrom fne.cli import main\n"
+        "for arguments, status in json.loads(sys.argv[1]):\n"
+        "    assert main(arguments) == status, arguments\n"
+        "    assert 'torch' not in sys.modules, arguments\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, json.dumps(commands)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "Traceback" not in done.stderr
+    assert f"{fne.__version__}\n" in done.stdout
+    assert "fne_quick" in done.stdout
+
+
+def test_exit_status_of_the_process(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "fne.cli", "train", "fne_toy", "strategy.populaton=3"],
+        cwd=tmp_path, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "did you mean 'population'?" in done.stderr
+    assert not list(tmp_path.iterdir()), "an error leaves nothing behind"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_show_names_every_setting(kind: str, prints: Any) -> None:
+    for name, entry in catalogue(kind).items():
+        text = prints("show", kind, name)
+        assert entry.summary.split()[0] in text
+        assert [key for key in entry.settings if key not in text] == []
+
+
+def test_show_of_a_plugin_and_of_every_config(plugin: Any, prints: Any, tmp_path: Path) -> None:
+    plugin()
+    text = prints("show", "model", "tiny", "--plugin", str(tmp_path / "mine.py"))
+    assert re.search(r"width +4 +a whole number", text), "a setting may do without a Key"
+    for name in list_bundled():
+        text = prints("show", "config", name)
+        (tmp_path / "again.yaml").write_text(text)
+        assert prints("show", "config", str(tmp_path / "again.yaml")) == text
+
+
+# ------------------------------------------------------------------------------------------------ bad input
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["strategy.populaton=3"], ["strategy.populaton = 3", "did you mean 'population'?"]),
+        (["model=logstic"], ["model.name = 'logstic'", "must be one of cnn", "did you mean 'logistic'?"]),
+        (["data=toys"], ["data.name = 'toys'", "did you mean 'toy'?"]),
+        (["strategy.rounds=0"], ["strategy.rounds = 0", "must be a whole number >= 1"]),
+        (["strategy.mutation_chance=1.5"], ["strategy.mutation_chance = 1.5", ">= 0 and <= 1"]),
+        (["strategy.loss=nsme"], ["strategy.loss = 'nsme'", "did you mean 'nmse'?"]),
+        (["strategy.subset_size=7"], ["strategy.subset_size = 7", "at most the number of nodes, 6"]),
+        (["strategy.nodes=moving_window", "strategy.window_size=9"], ["strategy.window_size = 9", "nodes, 6"]),
+        (["strategy.deal=true", "strategy.deal_groups=10"], ["strategy.deal_groups = 10", "number of nodes, 6"]),
+        (["strategy.parents=21"], ["strategy.parents = 21", "at most strategy.population = 20"]),
+        (["strategy.elites=20"], ["strategy.elites = 20", "below strategy.population = 20"]),
+        (["data.nodes=401"], ["data.nodes = 401", "from 1 to 400, the number of training samples"]),
+        (["data.partition=dirichlet", "data.partition.minimum=90"], ["minimum = 90", "6 nodes", "take fewer nodes"]),
+        (["data.classes=30"], ["data.classes = 30", "at most data.features = 20"]),
+        (["data.test=600"], ["data.test = 600", "below 600"]),
+        (["data.partition=subject"], ["subject"]),
+        (["evaluation.path=stacked", "model=vgg"], ["vgg"]),
+        (["engine.device=cuda"] if not torch.cuda.is_available() else ["engine.device=tpu"], ["engine.device"]),
+        (["engine.quorum=3"], ["2 of 2 nodes answered", "engine.quorum = 3"]),
+        (["model=cnn"], ["cnn"]),
+        (["plugins=[none.py]"], ["plugins", "none.py"]),
+        (["data.path=here"], ["data.path", "unknown key"]),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_refused(words: list[str], said: list[str], tmp_path: Path, fails: Any) -> None:
+    text = fails("train", *SHORT, *words, "--out", str(tmp_path / "run"))
+    assert [part for part in said if part not in text] == [], text
+    if words != ["engine.quorum=3"]:
+        assert not (tmp_path / "run").exists(), "the corrected command may use the same folder"
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        ({"spoil": "nan"}, ["1 of the inputs are NaN or infinite", "[7, 3]", "repair or drop"]),
+        ({"spoil": "one class"}, ["all 100 labels are of class '1'", "at least 2 classes are needed"]),
+        ({"spoil": "label"}, ["1 labels are outside the classes 0 to 2", "3 at index 5"]),
+        ({"spoil": "no test"}, ["test part is empty"]),
+        ({"spoil": "no validation"}, ["validation part is empty"]),
+        ({"partition": "greedy"}, ["node-001 has no samples", "take fewer nodes"]),
+        ({"nodes": 200}, ["data.nodes = 200"]),
+    ],
+)
+def test_bad_data_of_a_plugin(data: dict[str, Any], said: list[str], plugin: Any, fails: Any, tmp_path: Path) -> None:
+    source = plugin(data={"name": "mine", "nodes": 5, "partition": "rows", **data})
+    text = fails("train", source, "-q", "--out", str(tmp_path / "run"))
+    assert [part for part in said if part not in text] == [], text
+    assert not (tmp_path / "run").exists()
+
+
+def test_no_validation_is_refused(fails: Any, tmp_path: Path) -> None:
+    """Else `returns=best` would give the first model of the first generation without a word."""
+    text = fails("train", *SHORT, "data=housing", "data.nodes=3", "data.validation=0", "model.output=linear",
+                 "strategy.loss=mse", "--out", str(tmp_path / "run"))  # fmt: skip
+    assert "validation part is empty" in text
+
+
+def test_a_run_folder_is_never_overwritten(tmp_path: Path, fails: Any, prints: Any) -> None:
+    folder = tmp_path / "run"
+    prints("train", *SHORT, "--out", str(folder))
+    before = {path.name: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    assert "holds a run already" in fails("train", *SHORT, "seed=1", "--out", str(folder))
+    assert {path.name: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+def test_a_folder_that_cannot_be(tmp_path: Path, fails: Any) -> None:
+    (tmp_path / "file").write_text("mine")
+    for folder in (tmp_path / "file", tmp_path / "file" / "below"):
+        assert str(folder) in fails("train", *SHORT, "--out", str(folder))
+    assert (tmp_path / "file").read_text() == "mine"
+    assert "no run to resume" in fails("train", "--resume", str(tmp_path / "nothing"))
+
+
+# ------------------------------------------------------------------------------------------------ runs
+@pytest.mark.parametrize("words", [("fne_toy",), ("fedavg_quick", "model=cnn", "strategy.rounds=2"),
+                                   ("fne_toy", "strategy=fedavg", "strategy.rounds=5")])  # fmt: skip
+def test_a_loaded_model_gives_the_recorded_accuracy(words: tuple[str, ...], tmp_path: Path) -> None:
+    config = fne.config.load_config(words[0], words[1:])  # type: ignore[attr-defined]
+    summary = fne.train(config, ["engine.threads=1"], out=tmp_path / "run")
+    torch.rand(3)  # whatever the user did meanwhile
+    module = fne.load_model(tmp_path / "run")
+    assert module.training is False
+    assert all(not m.training for m in module.modules())
+    test = load_dataset(config).test
+    with torch.no_grad():
+        right = correct(module(test.x).unsqueeze(0), test.y)
+    assert float(right[0]) / len(test) == summary["accuracy_test"]
+    assert summary == read_summary_file(tmp_path / "run")
+
+
+def read_summary_file(folder: Path) -> dict[str, Any]:
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is no JSON")
+
+    summary: dict[str, Any] = json.loads((folder / "summary.json").read_text(), parse_constant=refuse)
+    return summary
+
+
+def test_load_model_says_what_is_wrong(tmp_path: Path) -> None:
+    with pytest.raises(fne.errors.CheckpointError, match="only a finished run has one"):  # type: ignore[attr-defined]
+        fne.load_model(tmp_path)
+    for content in (b"", b"text that is no model", b"\2\0\0\0\0\0\0\0{}"):
+        (tmp_path / "model.safetensors").write_bytes(content)
+        with pytest.raises(fne.errors.CheckpointError, match="not the model of a run"):  # type: ignore[attr-defined]
+            fne.load_model(tmp_path)
+
+
+def test_train_prints_table_folder_and_tensorboard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prints: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = prints("train", *SHORT, "--seeds", "0-1")
+    assert re.search(r"fne_toy +fne +\d+\.\d ± \d+\.\d %", text), "two seeds are one row"
+    assert "run folder: runs/fne_toy-s0\nrun folder: runs/fne_toy-s1\n" in text
+    assert "tensorboard --logdir runs\n" in text
+    seeds = [read_summary_file(Path("runs") / f"fne_toy-s{seed}")["seed"] for seed in (0, 1)]
+    assert seeds == [0, 1]
+    text = prints("train", *SHORT)
+    assert "run folder: runs/fne_toy-s0-2\n" in text, "a taken name gets a number"
+    text = prints("train", "fne_toy", *QUIET, "--stop-after", "2", "--out", "[b]")
+    assert "run folder: [b]  stopped after step 2\ngo on with: fne train --resume [b]\n" in text
+    assert "82.0 %" not in text
+    assert "30" in prints("train", "--resume", "[b]", "-q")
+
+
+def test_compare_prints_one_table(tmp_path: Path, prints: Any, fails: Any) -> None:
+    (tmp_path / "avg.yaml").write_text(
+        "data: {name: toy, nodes: 6}\nmodel: logistic\nstrategy: {name: fedavg, rounds: 2}\n"
+    )
+    both = ("fne_toy", str(tmp_path / "avg.yaml"))
+    text = prints("compare", *both, "strategy.rounds=2", *QUIET, "--out", str(tmp_path / "runs"), "--seeds", "0-1")
+    assert text.count("rounds") == 1
+    assert re.search(r"^fne_toy .*\n^avg ", text, re.MULTILINE)
+    runs = sorted(path.name for path in (tmp_path / "runs").iterdir())
+    assert runs == ["avg-s0", "avg-s1", "fne_toy-s0", "fne_toy-s1"]
+    for key, value in (("seed", 1), ("data", "{name: toy, nodes: 5}")):
+        mine = tmp_path / "other.yaml"
+        mine.write_text(
+            (tmp_path / "avg.yaml").read_text() + f"seed: {value}\n"
+            if key == "seed"
+            else f"data: {value}\nmodel: logistic\nstrategy: {{name: fedavg, rounds: 2}}\n"
+        )
+        error = fails("compare", "fne_toy", str(mine), *QUIET, "--out", str(tmp_path / "refused"))
+        assert "do not share one partition" in error
+        assert ("seed: 0 -> 1" if key == "seed" else "data.nodes: 6 -> 5") in error
+        assert not (tmp_path / "refused").exists()
+    assert prints("compare", "fne_toy", str(mine), "data.nodes=6", *QUIET, "--out", str(tmp_path / "mended"))
+
+
+def test_report(tmp_path: Path, prints: Any, fails: Any) -> None:
+    folders = [str(tmp_path / f"run{seed}") for seed in (0, 1)]
+    for seed, folder in enumerate(folders):
+        prints("train", *SHORT, f"seed={seed}", "--out", folder)
+    picture = tmp_path / "curves.png"
+    text = prints("report", *folders, "--curves", str(picture), "--x", "bytes")
+    assert "n = 2" in text or "±" in text
+    with Image.open(picture) as image:
+        assert image.format == "PNG"
+        assert min(image.size) > 300
+    assert (
+        prints("report", folders[0], "--markdown").strip() == markdown_table([read_summary(Path(folders[0]))]).strip()
+    )
+    prints("train", *SHORT, "--out", str(tmp_path / "part"), "--stop-after", "1")
+    assert "has not finished" in fails("report", str(tmp_path / "part"))
+
+
+def test_data_show(tmp_path: Path, prints: Any, plugin: Any) -> None:
+    picture = tmp_path / "[bold]data.png"
+    text = prints("data", "show", "fne_toy", "data.nodes=4", "data.partition=shards", "--out", str(picture))
+    rows = re.findall(r"^(node-\d+|all) +(\d+) +(\d+) +(\d+) +(\d+)$", text, re.MULTILINE)
+    counts = np.array([[int(cell) for cell in row[1:]] for row in rows])
+    assert [row[0] for row in rows] == ["node-000", "node-001", "node-002", "node-003", "all"]
+    assert (counts[:-1].sum(0) == counts[-1]).all()
+    assert (counts[:, :3].sum(1) == counts[:, 3]).all()
+    assert counts[-1, 3] == 400
+    assert f"picture: {picture}" in text
+    with Image.open(picture) as image:
+        assert np.asarray(image.convert("L")).std() > 1, "there is something on it"
+    text = prints("data", "show", plugin(), "--out", str(tmp_path / "mine.png"))
+    assert "mine: made up" in text
+
+
+# ------------------------------------------------------------------------------------------------ people's own
+def test_plugins_run(plugin: Any, tmp_path: Path, prints: Any) -> None:
+    source, folder = plugin(), tmp_path / "run"
+    text = prints("train", source, "-q", "--out", str(folder), "model.width=3")
+    assert re.search(r"^mine +double ", text, re.MULTILINE)
+    summary = read_summary_file(folder)
+    assert (summary["dataset"], summary["model"], summary["nodes"]) == ("mine", "tiny", 5)
+    assert list(summary["plugins"]) == [str(tmp_path / "mine.py")]
+    code = f"import fne; print(fne.load_model({str(folder)!r}).inner.weight.shape)"
+    fresh = subprocess.run([sys.executable, "-c", code], cwd="/", capture_output=True, text=True)
+    assert fresh.stdout == "torch.Size([3, 20])\n", fresh.stderr
+    prints("train", source, "-q", "--out", str(tmp_path / "part"), "model.width=3", "--stop-after", "2")
+    prints("train", "-q", "--resume", str(tmp_path / "part"))
+    assert read_summary_file(tmp_path / "part")["model_sha256"] == summary["model_sha256"]
+    other = fne.train("fne_toy", ["strategy.rounds=1"], out=tmp_path / "other")
+    assert other["plugins"] == {}, "another run of this process has nothing to do with them"
+
+
+def test_a_failing_node_is_left_out_and_named(plugin: Any, tmp_path: Path, prints: Any) -> None:
+    data = {"name": "mine", "nodes": 5, "partition": "rows", "spoil": "one node"}
+    for strategy in ({"name": "fne", "population": 12, "rounds": 3, "nodes": "all", "parents": 4},
+                     {"name": "fedavg", "rounds": 3, "fraction": 1.0}):  # fmt: skip
+        source, folder = plugin(data=data, strategy=strategy), tmp_path / strategy["name"]
+        prints("train", source, "-q", "--out", str(folder))
+        history = read_history(folder)
+        assert len(history) == 3
+        for line in history:
+            assert list(line["failures"]) == ["node-004"]
+            assert line["failures"]["node-004"].startswith("ArithmeticError: out of range")
+            assert sorted(line["per_node"]) == ["node-000", "node-001", "node-002", "node-003"]
+            assert np.isfinite(line["loss_best"])
+
+
+def test_a_round_without_replies_ends_the_run_and_says_so(plugin: Any, tmp_path: Path, fails: Any) -> None:
+    data = {"name": "mine", "nodes": 5, "partition": "rows", "spoil": "one node"}
+    strategy = {"name": "fne", "population": 4, "rounds": 3, "nodes": "all", "parents": 2}
+    source = plugin(data=data, strategy=strategy, engine={"threads": 1, "quorum": 5})
+    text = fails("train", source, "-q", "--out", str(tmp_path / "run"))
+    assert "step 0: 4 of 5 nodes answered, engine.quorum = 5" in text
+    assert "node-004: ArithmeticError: out of range" in text
+
+
+def test_a_nan_individual_never_wins(plugin: Any, tmp_path: Path, prints: Any) -> None:
+    strategy = {"name": "fne", "population": 30, "rounds": 12, "nodes": "all", "parents": 5, "mutation": "mixed",
+                "loss": "cross_entropy", "elites": 1}  # fmt: skip
+    source, folder = plugin(strategy=strategy), tmp_path / "run"
+    prints("train", source, "-q", "model.poison=0.2", "--out", str(folder))
+    history = read_history(folder)
+    assert sum(line["nonfinite"] for line in history) > 5, "some were NaN"
+    assert all(0 < line["nonfinite"] < 30 or line["nonfinite"] == 0 for line in history)
+    for line in history:
+        assert line["loss_best"] <= line["loss_mean"] <= line["loss_worst"] < 10
+    module: Any = fne.load_model(folder)
+    assert float(module.outer.bias.detach()[0]) <= 0.2
+    assert read_summary_file(folder)["loss_test"] < 2
+
+
+# ------------------------------------------------------------------------------------------------ watching
+def test_target_ends_a_run(tmp_path: Path) -> None:
+    whole = fne.train("fne_toy", ["engine.threads=1"], out=tmp_path / "whole")
+    history = read_history(tmp_path / "whole")
+    target = 0.6
+    first = next(line["step"] for line in history if line["accuracy_validation"] >= target)
+    ended = fne.train("fne_toy", ["engine.threads=1", f"watch.target={target}"], out=tmp_path / "ended")
+    assert ended["steps"] == first < whole["steps"] == 30
+    assert ended["finished"]
+    assert ended["accuracy_last"] >= target
+
+
+def test_champions(tmp_path: Path) -> None:
+    fne.train("fne_toy", ["engine.threads=1", "watch.champions=10"], out=tmp_path / "run")
+    kept = sorted((tmp_path / "run" / "champions").iterdir())
+    assert [path.name for path in kept] == [f"step-0000000{step}0.safetensors" for step in (1, 2, 3)]
+    validation = load_dataset(fne.config.load_config("fne_toy")).validation  # type: ignore[attr-defined]
+    folder = tmp_path / "as_model"
+    folder.mkdir()
+    for path, step in zip(kept, (10, 20, 30), strict=True):
+        os.replace(path, folder / "model.safetensors")
+        module: nn.Module = fne.load_model(folder)
+        with torch.no_grad():
+            right = correct(module(validation.x).unsqueeze(0), validation.y)
+        line = read_history(tmp_path / "run")[step - 1]
+        assert float(right[0]) / len(validation) == line["accuracy_validation"]
+
+
+def test_tensorboard_events_read_back(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    fne.train("fne_toy", ["engine.threads=1", "strategy.rounds=6"], out=tmp_path / "run", stop_after=4)
+    fne.train(None, resume=tmp_path / "run")
+    events = EventAccumulator(str(tmp_path / "run")).Reload()
+    history = read_history(tmp_path / "run")
+    for tag, field, sign in (("validation/accuracy", "accuracy_validation", 1), ("fitness/best", "loss_best", -1)):
+        scalars = events.Scalars(tag)
+        assert [event.step for event in scalars] == [1, 2, 3, 4, 5, 6]
+        np.testing.assert_allclose([event.value for event in scalars], [sign * line[field] for line in history], 1e-6)
+    assert "fitness/population" in events.Tags()["histograms"]
+    assert b"fne_toy" in events.Tensors("config/text_summary")[0].tensor_proto.string_val[0]
+
+
+def test_seconds_are_of_this_run(tmp_path: Path) -> None:
+    """Processor seconds do not count what the process did before, and add up over resumed parts."""
+    end = sum(os.times()[:2]) + 1.5
+    while sum(os.times()[:2]) < end:
+        torch.randn(1000).sort()
+    summary = fne.train("fne_toy", ["engine.threads=1", "strategy.rounds=1"], out=tmp_path / "run")
+    assert summary["cpu_seconds"] <= summary["cpu_seconds_total"] < end
+    fne.train("fne_toy", ["engine.threads=1"], out=tmp_path / "part", stop_after=29)
+    last = fne.train(None, resume=tmp_path / "part")
+    assert last["cpu_seconds_total"] >= last["cpu_seconds"]

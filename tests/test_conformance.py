@@ -1,0 +1,340 @@
+"""Everything registered keeps its contract; a new strategy, model, data set or engine is held to it by itself."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fne.config import load_config
+from fne.data.partition import deal, describe
+from fne.engines.local import LocalEngine
+from fne.errors import DataError, SettingError
+from fne.evolution.evaluate import PATHS, Evaluator, Plan
+from fne.experiment import Experiment, build, train
+from fne.loop import run
+from fne.node import Secrets
+from fne.randomness import generator, seeded_initialisation
+from fne.registry import catalogue, entry, load, settings_model
+from fne.types import AGGREGATE, Dataset, Engine, Request, Samples, Status, Strategy
+from fne.watch.history import read_history
+
+STEPS = 6
+STRATEGIES, MODELS, DATA, ENGINES, PARTITIONS = (
+    [name for name, found in catalogue(kind).items() if not found.module.startswith("fne_plugin_")]
+    for kind in ("strategy", "model", "data", "engine", "partition")
+)
+SHAPES = ((1, 28, 28), (3, 32, 32), (64, 240), (13,))
+"""Tried in turn for a model."""
+SMALL: dict[str, dict[str, Any]] = {"vgg": {"blocks": [[8], [8]], "groups": 4}, "mlp": {"hidden": [16]}}
+"""Settings that make a slow model fast; any other model is taken with its defaults."""
+
+
+def settings(strategy: str, rounds: int = STEPS, **more: Any) -> dict[str, Any]:
+    """Return a config of a strategy on toy data; every strategy calls its horizon `rounds`."""
+    known = entry("strategy", strategy).settings
+    smaller = {"population": 12, "parents": 4} if {"population", "parents"} <= set(known) else {}
+    return {
+        "name": "run", "data": {"name": "toy", "nodes": 5}, "model": {"name": "mlp", "hidden": [6]},
+        "strategy": {"name": strategy, "rounds": rounds, **smaller}, "engine": {"threads": 1},
+        "watch": {"tensorboard": False, "checkpoint_every": 4}, **more,
+    }  # fmt: skip
+
+
+def experiment(strategy: str, **more: Any) -> tuple[Experiment, Engine]:
+    made = build(load_config(settings(strategy, **more)))
+    return made, LocalEngine(made.worker)
+
+
+# ------------------------------------------------------------------------------------------------ strategies
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_strategy_keeps_the_contract(name: str) -> None:
+    made, engine = experiment(name)
+    strategy = made.strategy
+    assert isinstance(strategy, Strategy)
+    assert (strategy.step, strategy.horizon, strategy.done, strategy.seed) == (0, STEPS, False, 0)
+    for step in range(STEPS):
+        assert strategy.step == step
+        assert not strategy.done
+        request = strategy.ask(engine.nodes)
+        assert isinstance(request, Request)
+        assert set(request.nodes) <= set(engine.nodes)
+        assert len(set(request.nodes)) == len(request.nodes) > 0
+        assert request.header.step == step
+        again = strategy.ask(engine.nodes)  # a request may be sent again: asking decides nothing
+        assert (again.nodes, again.options, again.header) == (request.nodes, request.options, request.header)
+        assert_equal(dict(again.common), dict(request.common))
+        metrics = strategy.tell(engine.send(again))
+        assert metrics["round"] >= 1
+        assert {"evaluations", "loss_best", "loss_mean", "accuracy_validation", "nonfinite"} <= set(metrics)
+        result = strategy.result()
+        assert result.kind == "model"
+        assert result.parameters.shape == (made.task.layout.size,)
+        assert result.parameters.device.type == "cpu"
+    assert strategy.step == strategy.horizon
+    assert strategy.done
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_strategy_goes_on_from_its_state_bit_for_bit(name: str, tmp_path: Path) -> None:
+    first, engine = experiment(name)
+    run(first.strategy, engine, callbacks=[lambda strategy, *_: strategy.step == 3])
+    torch.save(first.strategy.state_dict(), tmp_path / "state.pt")
+    memory = {node.name: dict(node.memory) for node in first.worker.nodes.values()}
+    run(first.strategy, engine)
+
+    second, other = experiment(name)
+    second.strategy.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+    for node in second.worker.nodes.values():
+        node.memory = memory[node.name]
+    assert second.strategy.step == 3
+    run(second.strategy, other)
+    assert_equal(second.strategy.state_dict(), first.strategy.state_dict())
+    assert torch.equal(second.strategy.result().parameters, first.strategy.result().parameters)
+
+
+def assert_equal(a: Any, b: Any) -> None:
+    """Compare nested states: tensors bit for bit, everything else by value."""
+    assert type(a) is type(b)
+    if isinstance(a, dict):
+        assert list(a) == list(b)
+        for key in a:
+            assert_equal(a[key], b[key])
+    elif isinstance(a, list | tuple):
+        assert len(a) == len(b)
+        for x, y in zip(a, b, strict=True):
+            assert_equal(x, y)
+    elif isinstance(a, Tensor):
+        assert torch.equal(a, b)
+    else:
+        assert a == b
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_strategy_runs_the_same_twice_and_draws_from_no_global_generator(name: str, tmp_path: Path) -> None:
+    before = torch.get_rng_state(), np.random.get_state()
+    first = train(settings(name), out=tmp_path / "a")
+    assert torch.equal(torch.get_rng_state(), before[0])
+    after = np.random.get_state()
+    assert all(np.array_equal(a, b) for a, b in zip(after, before[1], strict=True))
+
+    torch.manual_seed(99)
+    np.random.seed(99)  # noqa: NPY002
+    second = train(settings(name), out=tmp_path / "b")
+    other = train(settings(name, seed=1), out=tmp_path / "c")
+    assert second["model_sha256"] == first["model_sha256"] != other["model_sha256"]
+    a, b = (
+        [{k: v for k, v in line.items() if k != "seconds"} for line in read_history(tmp_path / n)] for n in ("a", "b")
+    )
+    assert a == b
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_strategy_learns_regression_or_says_why_not(name: str, tmp_path: Path) -> None:
+    more = {"data": {"name": "housing", "nodes": 4}, "model": {"name": "logistic", "output": "linear"}}
+    changed = settings(name, **more)
+    if "loss" in entry("strategy", name).settings:
+        with pytest.raises(SettingError, match=r"strategy\.loss"):
+            train({**changed, "strategy": {**changed["strategy"], "loss": "cross_entropy"}}, out=tmp_path / "no")
+        changed["strategy"] = {**changed["strategy"], "loss": "mse"}
+    if "lr" in entry("strategy", name).settings:
+        changed["strategy"]["lr"] = 0.01
+    summary = train(changed, out=tmp_path / "run")
+    assert summary["accuracy_test"] is None
+    assert 0 < summary["loss_test"] < 700
+    assert all(line["accuracy_validation"] is None for line in read_history(tmp_path / "run"))
+
+
+# ------------------------------------------------------------------------------------------------ models
+def make(name: str) -> tuple[nn.Module, Tensor]:
+    """Return a registered model and some inputs for it."""
+    with seeded_initialisation("conformance", name):
+        for shape in SHAPES:
+            try:
+                module = load("model", name)(shape, 5, **SMALL.get(name, {}))
+            except SettingError:
+                continue
+            return module, torch.rand(7, *shape, generator=generator("conformance", name))
+    raise AssertionError(f"model {name!r} takes none of {SHAPES}: add one")
+
+
+def population(module: nn.Module, count: int, draw: torch.Generator) -> Tensor:
+    genes = torch.cat([p.detach().flatten() for p in module.parameters()])
+    return genes + 0.05 * torch.randn(count, len(genes), generator=draw)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_model_gives_the_same_on_every_path(name: str, count: int) -> None:
+    module, x = make(name)
+    genomes = population(module, count, generator("genomes", count))
+    samples = Samples(x, torch.arange(len(x)) % 5)
+    paths = [path for path in PATHS if path != "stacked" or hasattr(module, "forward_population")]
+    values: dict[str, list[Tensor]] = {}
+    for path in paths:
+        for plan in (Plan(path, 16, 64), Plan(path, 2, 3)):  # at once, and in chunks that do not divide
+            evaluator = Evaluator(module, plan, output=getattr(module, "output", "softmax"))
+            checked = evaluator.evaluate(genomes, samples, loss="cross_entropy")
+            losses = evaluator.sample_losses(genomes, samples, "nmse")
+            values.setdefault(path, []).extend([evaluator.logits(genomes, x), losses, checked["loss"]])
+            assert checked["accuracy"].shape == (count,)
+    reference = values["loop"]
+    assert reference[0].shape == (count, 7, 5)
+    for path in paths:
+        for value, expected in zip(values[path], reference, strict=True):
+            torch.testing.assert_close(value, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("strategy", ["fne", "fedavg"])
+def test_model_trains_in_both_ways(name: str, strategy: str, tmp_path: Path) -> None:
+    data = {"name": "mnist", "nodes": 10} if name in ("cnn", "vgg") else {"name": "toy", "nodes": 5}
+    with_data = settings(strategy, 2, data=data, model={"name": name, **SMALL.get(name, {})})
+    if strategy == "fne":
+        with_data["strategy"] |= {"population": 4, "parents": 2}
+    try:
+        summary = train(with_data, out=tmp_path / "run")
+    except SettingError:
+        pytest.skip(f"model {name!r} is not made for vectors: a test of its own trains it")
+    assert summary["finished"]
+    assert np.isfinite(summary["loss_test"])
+
+
+# ------------------------------------------------------------------------------------------------ data
+def loaded(name: str) -> Dataset:
+    more: dict[str, Any] = {"edition": "small"} if name == "mnist" else {}
+    try:
+        return load("data", name)(seed=0, **more)  # type: ignore[no-any-return]
+    except DataError as error:
+        if os.environ.get("FNE_DATA"):
+            raise
+        pytest.skip(f"{name}: its files are not here and FNE_DATA is not set ({str(error).splitlines()[0]})")
+
+
+@pytest.mark.parametrize("name", DATA)
+def test_data_set_keeps_the_contract(name: str) -> None:
+    state = torch.get_rng_state()
+    dataset, again = loaded(name), loaded(name)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert dataset.name.startswith(name)
+    assert dataset.split
+    assert dataset.source
+    for part, other in (
+        (dataset.train, again.train), (dataset.validation, again.validation), (dataset.test, again.test),
+    ):  # fmt: skip
+        assert len(part) > 0
+        assert part.x.dtype == torch.float32
+        assert tuple(part.x.shape[1:]) == dataset.shape
+        assert part.x.device.type == "cpu"
+        assert bool(torch.isfinite(part.x).all())
+        assert torch.equal(part.x, other.x)
+        assert torch.equal(part.y, other.y)
+        if dataset.classes is None:
+            assert part.y.dtype == torch.float32
+            assert part.y.shape == (len(part), dataset.outputs)
+        else:
+            assert part.y.dtype == torch.int64
+            assert part.y.shape == (len(part),)
+            assert 0 <= int(part.y.min()) <= int(part.y.max()) < len(dataset.classes)
+        if part.groups is not None:
+            assert part.groups.shape == (len(part),)
+            assert int(part.groups.max()) < len(dataset.group_names)
+    rows = {part.x.flatten(1).numpy().tobytes() for part in (dataset.train, dataset.validation, dataset.test)}
+    assert len(rows) == 3
+
+
+@pytest.mark.parametrize("name", PARTITIONS)
+def test_partition_deals_every_sample_once(name: str) -> None:
+    grouped = load("data", "toy")(seed=0, problem="eeg", subjects=8, samples=400, channels=2, times=16)
+    defaults = {k: default for k, (_, default) in entry("partition", name).settings.items()}
+    marked = Samples(
+        torch.arange(len(grouped.train), dtype=torch.float32)[:, None], grouped.train.y, grouped.train.groups
+    )
+    dataset = Dataset("marked", marked, marked, marked, grouped.classes, "", "", grouped.group_names)
+    state = torch.get_rng_state()
+    nodes, again, other = (deal(dataset, name, 4, seed, defaults) for seed in (1, 1, 2))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert list(nodes) == sorted(nodes)
+    assert len(nodes) == 4
+    assert sorted(torch.cat([part.x for part in nodes.values()]).flatten().tolist()) == list(range(len(marked)))
+    assert all(torch.equal(nodes[n].x, again[n].x) for n in nodes)
+    assert all(len(part) for part in other.values())
+    _, counts = describe(nodes, dataset.classes)
+    assert int(counts.sum()) == len(marked)
+
+
+# ------------------------------------------------------------------------------------------------ engines
+@pytest.mark.parametrize("name", ENGINES)
+def test_engine_keeps_the_contract(name: str, tmp_path: Path) -> None:
+    defaults = settings_model(entry("engine", name))().model_dump()
+    made = build(load_config(settings("fne", evaluation={"path": "loop"})))
+    engine = load("engine", name)(made.worker, "a run", tmp_path, **defaults)
+    assert engine.nodes == tuple(sorted(made.nodes))
+    request = made.strategy.ask(engine.nodes)
+    both = tuple(reversed(engine.nodes))[:2]
+    single = Request(request.header, "fitness", both, common=request.common, options=request.options)
+    round_ = engine.send(single)
+    assert [reply.node for reply in round_.replies] == list(both), "in the order of the request"
+    assert all(reply.status is Status.OK and reply.header.run == "a run" for reply in round_.replies)
+    assert set(round_.traffic.encoded_down) == set(round_.traffic.encoded_up) == set(both)
+    for node in both:
+        assert 0 < round_.traffic.payload_down[node] < round_.traffic.encoded_down[node]
+        assert 0 < round_.traffic.payload_up[node] < round_.traffic.encoded_up[node]
+    summed = Request(request.header, "fitness", both, common=request.common, options=request.options, reduce="sum")
+    (total,) = engine.send(summed).replies
+    assert total.node == AGGREGATE
+    expected = torch.stack([reply.payload["loss"].double() for reply in round_.replies]).sum(0)
+    assert torch.equal(total.payload["loss"], expected)
+    engine.save(3)
+    engine.load(3)
+    engine.close()
+
+
+def test_secrets_are_neither_printed_nor_saved(tmp_path: Path) -> None:
+    secrets = Secrets.simulate(0, "node")
+    assert "hidden" in repr(secrets)
+    with pytest.raises(TypeError, match="stay with the node"):
+        torch.save(secrets, tmp_path / "secrets.pt")
+
+
+# ------------------------------------------------------------------------------------------------ CUDA
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("path", PATHS)
+def test_fitness_on_cuda_is_that_of_the_cpu(name: str, path: str) -> None:
+    """Relative and absolute difference of at most 1e-4: other summation orders, no TF32."""
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
+    module, x = make(name)
+    if path == "stacked" and not hasattr(module, "forward_population"):
+        pytest.skip(f"{name} has no forward_population")
+    genomes = population(module, 5, generator("genomes"))
+    labels = torch.arange(len(x)) % 5
+    output = getattr(module, "output", "softmax")
+    plan = Plan(path, 3, 4)  # type: ignore[arg-type]
+    for loss in ("nmse", "mse", "bce", "cross_entropy"):
+        here = Evaluator(module.cpu(), plan, output=output).sample_losses(genomes, Samples(x, labels), loss)
+        there = Evaluator(module.cuda(), plan, output=output).sample_losses(
+            genomes, Samples(x.cuda(), labels.cuda()), loss
+        )
+        assert there.is_cuda
+        torch.testing.assert_close(there.cpu(), here, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_whole_run_on_cuda(strategy: str, tmp_path: Path) -> None:
+    """FNE on a node subset, and every other strategy: the same twice, resumed, and about as good as on the CPU."""
+    changed = settings(strategy, 20, engine={"device": "cuda", "threads": 1})
+    if strategy == "fne":
+        changed["strategy"] |= {"subset_size": 2, "mutation": "mixed", "elites": 1, "loss": "cross_entropy"}
+    first = train(changed, out=tmp_path / "a")
+    train(changed, out=tmp_path / "b", stop_after=7)
+    assert train(None, resume=tmp_path / "b")["model_sha256"] == first["model_sha256"]
+    assert first["device"] == "cuda"
+    cpu = train({**changed, "engine": {"device": "cpu", "threads": 1}}, out=tmp_path / "c")
+    assert first["accuracy_test"] == pytest.approx(cpu["accuracy_test"], abs=0.15)
