@@ -179,16 +179,16 @@ class LearningTask:
     Args:
         layout: the genome: how `[P, D]` maps to the model's parameters and kernels.
         new_model: seed -> freshly initialised module.
-        buffers: the model's buffers as nodes and server hold them when a run begins.
         evaluate: a population on the server's own data; `accuracy` is NaN for regression.
         classification: whether targets are labels.
+        buffers: the model's buffers as nodes and server hold them when a run begins.
     """
 
     layout: Layout
     new_model: Callable[[int], Module]
     evaluate: Evaluate
-    buffers: Tensors = field(default_factory=dict)
     classification: bool = True
+    buffers: Tensors = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from fne.engines.local import LocalEngine
 from fne.evolution.evaluate import Evaluator, Plan
-from fne.evolution.genome import Layout
+from fne.evolution.genome import Layout, buffers_of
 from fne.node import Node, Secrets, Worker
 from fne.randomness import generator, seeded_initialisation
 from fne.types import LearningTask, Samples, Tensors
@@ -48,7 +48,9 @@ def laboratory() -> Laboratory:
         ) -> dict[str, Tensor]:
             return evaluator.evaluate(population, held, loss=loss, buffers=buffers)
 
-        task = LearningTask(Layout(new_model(0)), new_model, evaluate, held.y.dtype == torch.int64)
+        task = LearningTask(
+            Layout(new_model(0)), new_model, evaluate, held.y.dtype == torch.int64, buffers_of(evaluator.module)
+        )
         hosted = {name: Node(name, data, Secrets.simulate(0, name)) for name, data in nodes.items()}
         worker = Worker(hosted, evaluator, joined=joined)
         engine = LocalEngine(worker, "test", folder, **settings)

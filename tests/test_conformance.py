@@ -117,10 +117,10 @@ def assert_equal(a: Any, b: Any) -> None:
 
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_strategy_runs_the_same_twice_and_draws_from_no_global_generator(name: str, tmp_path: Path) -> None:
-    before = torch.get_rng_state(), np.random.get_state()
+    before = torch.get_rng_state(), np.random.get_state()  # noqa: NPY002
     first = train(settings(name), out=tmp_path / "a")
     assert torch.equal(torch.get_rng_state(), before[0])
-    after = np.random.get_state()
+    after = np.random.get_state()  # noqa: NPY002
     assert all(np.array_equal(a, b) for a, b in zip(after, before[1], strict=True))
 
     torch.manual_seed(99)
@@ -250,7 +250,7 @@ def test_data_set_keeps_the_contract(name: str) -> None:
 
 @pytest.mark.parametrize("name", PARTITIONS)
 def test_partition_deals_every_sample_once(name: str) -> None:
-    grouped = load("data", "toy")(seed=0, problem="eeg", subjects=8, samples=400, channels=2, times=16)
+    grouped = load("data", "toy")(seed=0, problem="eeg", subjects=4, samples=400, channels=2, times=16)
     defaults = {k: default for k, (_, default) in entry("partition", name).settings.items()}
     marked = Samples(
         torch.arange(len(grouped.train), dtype=torch.float32)[:, None], grouped.train.y, grouped.train.groups
@@ -303,7 +303,11 @@ def test_secrets_are_neither_printed_nor_saved(tmp_path: Path) -> None:
 
 
 # ------------------------------------------------------------------------------------------------ CUDA
+needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+
+
 @pytest.mark.gpu
+@needs_cuda
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("path", PATHS)
 def test_fitness_on_cuda_is_that_of_the_cpu(name: str, path: str) -> None:
@@ -326,6 +330,7 @@ def test_fitness_on_cuda_is_that_of_the_cpu(name: str, path: str) -> None:
 
 
 @pytest.mark.gpu
+@needs_cuda
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_a_whole_run_on_cuda(strategy: str, tmp_path: Path) -> None:
     """FNE on a node subset, and every other strategy: the same twice, resumed, and about as good as on the CPU."""

@@ -12,7 +12,8 @@ import torch
 from torch import nn
 
 from fne import registry, wire
-from fne.engines.local import LocalEngine, RunningSum, resolve_device
+from fne.device import resolve_device
+from fne.engines.local import LocalEngine, RunningSum
 from fne.errors import CheckpointError, RunError
 from fne.node import Node, Worker, payload_of
 from fne.types import AGGREGATE, Header, Reply, Request, Samples, Status, Tensors

@@ -226,7 +226,7 @@ def test_dirichlet_with_tiny_alpha_gives_up_in_words_or_fills_the_nodes() -> Non
     assert str(caught.value) == (
         "partition 'dirichlet': with alpha = 0.001 and 100 nodes the smallest node got 0 of 3000 samples in "
         f"the best of {DRAWS} draws, but minimum = 1; "
-        "raise alpha, take fewer nodes or a lower minimum, or set draw=node"
+        "take fewer nodes or a lower minimum, raise alpha, or set draw=node"
     )
     parts = deal(data, "dirichlet", 100, 0, {"alpha": 1e-3, "draw": "node"})
     names, counts = describe(parts, data.classes)
