@@ -7,12 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
-import torch
 from torch import Tensor
 
 from fne import wire
 from fne.errors import CheckpointError, RunError
-from fne.files import torch_bytes, write_atomically
+from fne.files import read_torch, torch_bytes, write_atomically
 from fne.node import Worker
 from fne.registry import Key, register
 from fne.types import AGGREGATE, Header, Reply, Request, Round, Status, Traffic
@@ -123,7 +122,7 @@ class LocalEngine:
         if not path.is_file():
             held = sorted(p.name for p in path.parent.glob("step-*.pt"))
             raise CheckpointError(f"{path}: the nodes' memory of step {step} is missing; held: {held}")
-        memory: Mapping[str, dict[str, Tensor]] = torch.load(path, weights_only=True)
+        memory: Mapping[str, dict[str, Tensor]] = read_torch(path)
         for name, node in self._worker.nodes.items():
             node.memory = dict(memory.get(name, {}))
 

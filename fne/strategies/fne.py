@@ -10,7 +10,9 @@ Deviations
   `growth` 1.1, `multiplier_max` 5, `stagnation_window` 5, `parents` 10, chance 0.1 and rate 20 % are ours.
 - Ordering "the nodes" for the moving window is by name; the window wraps around.
 - Elites, where asked for, are evaluated again on each generation's nodes: a value from other nodes is no comparison.
-- Beyond the paper, off by default: `elites`, `mutation=mixed|lognormal`, `selection=tournament|truncation`,
+- The multiplier and `elites` get in each other's way: an elite that wins twice repeats its accuracy exactly, which
+  counts as a match; at the bound no child survives, so it wins again, for good. `at_max=restart` breaks the circle.
+- Beyond the paper, off by default: `elites`, `at_max=restart`, `mutation=mixed|lognormal`, `selection=tournament|truncation`,
   `stagnation=no_improvement`, `deal`.
 """
 
@@ -98,6 +100,10 @@ class FNE:
         stagnation_window: Annotated[int, Key("n of stagnation", unit="generations", ge=1)] = 5,
         growth: Annotated[float, Key("factor on the multiplier at each stagnant generation", ge=1)] = 1.1,
         multiplier_max: Annotated[float, Key("upper bound of the multiplier", ge=1)] = 5.0,
+        at_max: Annotated[
+            Literal["hold", "restart"],
+            Key("what the multiplier does beyond its bound: stay there, or begin at 1 again"),
+        ] = "hold",
         patience: Annotated[
             int, Key("generations without a new best on validation that end the run; 0: never", ge=0)
         ] = 0,
@@ -127,7 +133,7 @@ class FNE:
         modules = (task.new_model(derive_seed(seed, "individual", i)) for i in range(population))
         genomes = torch.stack([task.layout.flatten(module) for module in modules])
         self._population = Population(task.layout, genomes, variation, seed=seed)
-        self._stagnation = _Stagnation(stagnation, stagnation_window, growth, multiplier_max)
+        self._stagnation = _Stagnation(stagnation, stagnation_window, growth, multiplier_max, at_max)
         self._patience, self._returns = patience, returns
         self._evaluations = 0
         self._fittest = genomes[0]
@@ -278,8 +284,9 @@ def _at_most(count: int, key: str, value: int) -> int:
 class _Stagnation:
     """The multiplier on mutation's rate and chance (FNE, "Avoiding critical points"): starts at 1, bounded, reset."""
 
-    def __init__(self, kind: str, window: int, growth: float, maximum: float) -> None:
+    def __init__(self, kind: str, window: int, growth: float, maximum: float, at_max: str) -> None:
         self._kind, self._window, self._growth, self._maximum = kind, window, growth, maximum
+        self._beyond = maximum if at_max == "hold" else 1.0
         self._scores: list[float] = []
         self._best = -float("inf")
         self._stale = 0
@@ -294,7 +301,8 @@ class _Stagnation:
             self._best = max(self._best, score)
             stuck = self._kind == "no_improvement" and self._stale >= self._window
         self._scores = [*self._scores, score][-self._window :]
-        self.multiplier = min(self.multiplier * self._growth, self._maximum) if stuck else 1.0
+        grown = self.multiplier * self._growth
+        self.multiplier = 1.0 if not stuck else grown if grown <= self._maximum else self._beyond
         return self.multiplier
 
     def state_dict(self) -> dict[str, Any]:
