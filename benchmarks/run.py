@@ -18,7 +18,7 @@ from fne.watch.report import grouped, markdown_table, read_summary
 
 SMALL = "fne_mnist5000"
 CNN = f"{SMALL} model=cnn strategy.subset_size=1 strategy.rounds=500"
-MIXED = "strategy.mutation=mixed strategy.elites=1"
+MIXED = "strategy.mutation=mixed"
 CE = "strategy.loss=cross_entropy"
 
 GROUPS: dict[str, dict[str, str]] = {

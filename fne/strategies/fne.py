@@ -12,8 +12,8 @@ Deviations
 - Elites, where asked for, are evaluated again on each generation's nodes: a value from other nodes is no comparison.
 - The multiplier and `elites` get in each other's way: an elite that wins twice repeats its accuracy exactly, which
   counts as a match; at the bound no child survives, so it wins again, for good. `at_max=restart` breaks the circle.
-- Beyond the paper, off by default: `elites`, `at_max=restart`, `mutation=mixed|lognormal`, `selection=tournament|truncation`,
-  `stagnation=no_improvement`, `deal`.
+- Beyond the paper, off by default: `elites`, `at_max=restart`, `mutation=mixed|lognormal`,
+  `selection=tournament|truncation`, `stagnation=no_improvement`, `deal`.
 """
 
 from __future__ import annotations
