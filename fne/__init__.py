@@ -8,16 +8,16 @@ __version__ = "0.1.0"
 __all__ = ["Key", "__version__", "load_model", "register", "train"]
 
 if TYPE_CHECKING:
-    from fne.experiment import load_model, train
     from fne.registry import Key, register
+    from fne.training import load_model, train
 
 
 def __getattr__(name: str) -> Any:
     """Import on first use: `import fne` and the command's `--help` cost no torch (2 s)."""
     if name in {"train", "load_model"}:
-        from fne import experiment
+        from fne import training
 
-        return getattr(experiment, name)
+        return getattr(training, name)
     if name in {"register", "Key"}:
         from fne import registry
 

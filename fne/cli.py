@@ -83,7 +83,7 @@ def train(
     from fne.config import load_config
 
     wanted = [load_config(configs[0], o) for o in _for_seeds(seeds, overrides)] if configs else []
-    from fne.experiment import train as run  # torch: after all that a config can get wrong
+    from fne.training import train as run  # torch: after all that a config can get wrong
 
     if resume is not None:
         source = wanted[0] if wanted else None
@@ -116,7 +116,7 @@ def compare(
             f"compare: the configs do not share one partition ({'; '.join(apart)}); "
             f"set it for all of them, such as: fne compare {' '.join(names)} {_as_override(apart[0])}"
         )
-    from fne.experiment import train as run
+    from fne.training import train as run
 
     done = []
     for config in [config for together in rounds for config in together]:

@@ -16,11 +16,12 @@ from fne.data.partition import deal, describe
 from fne.engines.local import LocalEngine
 from fne.errors import DataError, SettingError
 from fne.evolution.evaluate import PATHS, Evaluator, Plan
-from fne.experiment import Experiment, build, train
+from fne.experiment import Experiment, build
 from fne.loop import run
 from fne.node import Secrets
 from fne.randomness import generator, seeded_initialisation
 from fne.registry import catalogue, entry, load, settings_model
+from fne.training import train
 from fne.types import AGGREGATE, Dataset, Engine, Request, Samples, Status, Strategy
 from fne.watch.history import read_history
 

@@ -21,8 +21,8 @@ import torch
 
 from fne.cli import main
 from fne.errors import CheckpointError, FneError
-from fne.experiment import train
 from fne.files import read_torch
+from fne.training import train
 from fne.watch.checkpoint import read_checkpoint
 from fne.watch.history import read_history
 

@@ -1,0 +1,164 @@
+"""The run folder: which one, what a resumed run may change, the model file, one process at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+from safetensors import SafetensorError, safe_open
+from torch import nn
+
+from fne import registry
+from fne.config import Config, difference, load_config
+from fne.errors import CheckpointError, FneError, RunError
+from fne.evolution.genome import fill_buffers
+from fne.experiment import Experiment
+from fne.files import write_atomically
+from fne.randomness import seeded_initialisation
+from fne.types import Result
+
+CONFIG, SUMMARY, MODEL = "config.yaml", "summary.json", "model.safetensors"
+
+
+def choose(
+    config: str | Path | Mapping[str, Any] | Config | None,
+    overrides: Sequence[str],
+    out: str | Path | None,
+    resume: str | Path | None,
+) -> tuple[Path, Config]:
+    """Return the folder of a new or a resumed run and its config; arguments as of `fne.train`.
+
+    Raises:
+        CheckpointError: nothing to resume there, or other settings than the run's own; names the differences.
+    """
+    if resume is None:
+        if config is None:
+            raise FneError("train: give a config (a file or a bundled name, see fne list), or resume=FOLDER")
+        wanted = _wanted(config, overrides)
+        return Path(out) if out is not None else _free_folder(wanted), wanted
+    folder = Path(resume)
+    if not (folder / CONFIG).is_file():
+        raise CheckpointError(f"{folder / CONFIG}: no run to resume there; give the folder of a run")
+    stored = load_config(folder / CONFIG)
+    wanted = _wanted(stored if config is None else config, overrides)
+    changes = [
+        change for change in difference(stored, wanted)
+        if not change.startswith(("watch.", "name")) and not _resolved_only(change)
+    ]  # fmt: skip
+    if changes:
+        raise CheckpointError(
+            f"cannot resume {folder} with other settings: {'; '.join(changes)}. Resume with the run's own (give no "
+            "config), or start a new run; --stop-after ends early without changing the horizon"
+        )
+    return folder, stored.with_values({f"watch.{k}": v for k, v in wanted.watch.model_dump().items()})
+
+
+def _wanted(config: str | Path | Mapping[str, Any] | Config, overrides: Sequence[str]) -> Config:
+    if not isinstance(config, Config):
+        return load_config(config, overrides)
+    return config.with_overrides(overrides) if overrides else config
+
+
+def _resolved_only(change: str) -> bool:
+    """Whether the difference is that one side says `auto` where the run recorded what that meant."""
+    key, _, values = change.partition(": ")
+    new = values.rpartition(" -> ")[2].strip("'\"")
+    return (key in {"engine.device", "engine.threads", "evaluation.path", "evaluation.chunk", "evaluation.tile"}
+            and new in {"auto", "table", "0", "null", "None"})  # fmt: skip
+
+
+def _free_folder(config: Config) -> Path:
+    base = Path("runs") / f"{config.name}-s{config.seed}"
+    folder, number = base, 2
+    while (folder / CONFIG).exists():
+        folder, number = base.with_name(f"{base.name}-{number}"), number + 1
+    return folder
+
+
+def claim(folder: Path) -> None:
+    if (folder / CONFIG).exists():
+        raise RunError(f"{folder} holds a run already: --resume {folder} goes on with it, or choose another folder")
+    folder.mkdir(parents=True, exist_ok=True)
+
+
+def identity_of(config: Config) -> dict[str, Any]:
+    """Return what decides a run's bits: everything but its name and what is watched."""
+    return {key: value for key, value in config.to_dict().items() if key not in {"name", "watch"}}
+
+
+def finished(folder: Path) -> dict[str, Any] | None:
+    """Return the summary of a finished run; where it is broken, the last checkpoint gives it again."""
+    try:
+        summary = json.loads((folder / SUMMARY).read_bytes())
+    except (FileNotFoundError, ValueError):
+        return None
+    return summary if isinstance(summary, dict) else None
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the folder for this process; a second one gets a `RunError`. Does nothing where there is no `flock`."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        yield
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RunError(f"{folder} is being written by another process; wait for it or choose another") from None
+        yield
+    finally:
+        os.close(handle)
+
+
+# ------------------------------------------------------------------------------------------------ model
+def save_model(experiment: Experiment, result: Result, path: Path) -> str:
+    """Write genes and buffers as the module's state; returns the file's SHA-256."""
+    config, module = experiment.config, copy.deepcopy(experiment.evaluator.module).cpu()  # with its frozen parameters
+    experiment.task.layout.fill(module, result.parameters)
+    fill_buffers(module, result.buffers)
+    made = {
+        "model": {"name": config.model.name, **config.model.settings},
+        "shape": experiment.dataset.shape,
+        "outputs": experiment.dataset.outputs,
+        "plugins": config.plugins,
+    }
+    # Clones: tied weights are one tensor, which the format refuses; loading them twice fills the one again.
+    state = {name: value.contiguous().clone() for name, value in module.state_dict().items()}
+    data = safetensors.torch.save(state, metadata={"fne": json.dumps(made)})
+    write_atomically(path, data)
+    return hashlib.sha256(data).hexdigest()
+
+
+def load_model(folder: str | Path) -> nn.Module:
+    """Return the model of a run folder, on the CPU and in eval mode.
+
+    Raises:
+        CheckpointError: the folder holds no finished run's model, or a damaged one.
+    """
+    path = Path(folder) / MODEL
+    if not path.is_file():
+        raise CheckpointError(f"{path}: no model there; only a finished run has one (fne train --resume {folder})")
+    try:
+        with safe_open(path, framework="pt") as file:
+            made = json.loads(file.metadata()["fne"])
+        tensors = safetensors.torch.load_file(path)
+    except (SafetensorError, TypeError, KeyError, ValueError) as error:
+        raise CheckpointError(f"{path}: not the model of a run ({error}); restore the file or run again") from None
+    for plugin in made["plugins"]:
+        registry.add_plugin(Path(plugin))
+    build: Callable[..., nn.Module] = registry.load("model", made["model"].pop("name"))
+    with seeded_initialisation(0):
+        module = build(tuple(made["shape"]), made["outputs"], **made["model"])
+    module.load_state_dict(tensors)
+    return module.eval()

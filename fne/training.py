@@ -1,0 +1,241 @@
+"""A run from its config to its summary: everything `fne train` does, as functions.
+
+summary = fne.train("fne_quick", out="runs/mine")
+module = fne.load_model("runs/mine")
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import math
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fne import loop, registry
+from fne.config import Config
+from fne.errors import RunError
+from fne.evolution.fitness import DISPLAY_SIGN
+from fne.experiment import Experiment, build, on_device
+from fne.files import write_atomically
+from fne.runfolder import CONFIG, MODEL, SUMMARY, choose, claim, finished, identity_of, load_model, locked, save_model
+from fne.types import Engine, Metrics, Round, Strategy
+from fne.watch.checkpoint import Checkpoint
+from fne.watch.history import History
+from fne.watch.progress import Progress
+from fne.watch.tensorboard import TensorBoard
+from fne.watch.totals import Totals
+
+__all__ = ["load_model", "train"]
+
+
+def train(
+    config: str | Path | Mapping[str, Any] | Config | None,
+    overrides: Sequence[str] = (),
+    *,
+    out: str | Path | None = None,
+    resume: str | Path | None = None,
+    stop_after: int | None = None,
+    quiet: bool = True,
+) -> dict[str, Any]:
+    """Run a config to its end and return its summary (`summary.json`).
+
+    Args:
+        config: a file, a bundled name, a mapping; `None` with `resume`: the run's own.
+        overrides: `key=value` settings, such as `strategy.rounds=50`.
+        out: run folder; default `runs/NAME-sSEED`, with a number where that is taken.
+        resume: folder of a run to go on with, bit for bit.
+        stop_after: end after this step with a checkpoint; the horizon stays.
+        quiet: no progress bar.
+
+    Returns:
+        The summary; of a run that was stopped early only `name, seed, steps, folder, finished=False`.
+
+    Raises:
+        FneError: whatever the user can mend; a run's last checkpoint stays good.
+    """
+    folder, wanted = choose(config, overrides, out, resume)
+    begun = time.process_time()
+    summary = finished(folder) if resume is not None else None
+    if summary is not None:
+        return summary
+    experiment = build(wanted)
+    try:
+        if resume is None:
+            claim(folder)
+        with locked(folder):
+            write_atomically(folder / CONFIG, experiment.config.to_yaml().encode())
+            return _run(experiment, folder, begun, resuming=resume is not None, stop_after=stop_after, quiet=quiet)
+    except OSError as error:
+        raise RunError(
+            f"cannot write in {folder}: {error.strerror or error}; make room or mend the folder, then go on from the "
+            f"last checkpoint: fne train --resume {folder}"
+        ) from error
+
+
+def _run(
+    experiment: Experiment, folder: Path, begun: float, *, resuming: bool, stop_after: int | None, quiet: bool
+) -> dict[str, Any]:
+    config, strategy = experiment.config, experiment.strategy
+    watch = config.watch
+    loss = str(config.strategy.settings.get("loss") or ("cross_entropy" if experiment.task.classification else "mse"))
+    sign = DISPLAY_SIGN.get(loss, 1)
+    connect: Callable[..., Engine] = registry.load("engine", config.engine.name)
+    engine = connect(experiment.worker, f"{config.name}-s{config.seed}", folder, **config.engine.settings)
+    totals = Totals(begun)
+    identity = {
+        "model": experiment.task.layout.signature,
+        "horizon": strategy.horizon,
+        "settings": hashlib.sha256(json.dumps(identity_of(config), sort_keys=True).encode()).hexdigest(),
+        "plugins": sorted(_plugins(config).values()),
+    }
+
+    def extras() -> dict[str, Any]:
+        history.sync()
+        return {
+            "position": history.position, "pending": history.pending, "totals": totals.state_dict(),
+        }  # fmt: skip
+
+    checkpoint = Checkpoint(folder, watch.checkpoint_every, engine, identity, extras)
+    state = checkpoint.read() if resuming else None
+    kept: dict[str, Any] = state["extras"] if state else {"position": 0, "pending": ""}
+    if state:
+        strategy.load_state_dict(state["strategy"])
+        engine.load(state["step"])
+    with contextlib.ExitStack() as stack:
+        resume_at = kept["position"] if resuming else None
+        history = stack.enter_context(History(folder, watch.every, resume_at, kept["pending"]))
+        interrupted = stack.enter_context(_interrupts())
+        progress = Progress(
+            f"{config.name} seed {config.seed}", strategy.horizon, start=strategy.step, loss=loss,
+            display_sign=sign, quiet=quiet,
+        )  # fmt: skip
+        stops = _Stops(stop_after, watch.target, totals, interrupted)
+        callbacks: list[Any] = [totals, history, stack.enter_context(progress)]
+        if watch.tensorboard:
+            purge = strategy.step + 1 if resuming else None
+            board = TensorBoard(
+                folder, config.to_yaml(), watch.every, purge, display_sign=sign, loss=loss
+            )  # fmt: skip
+            callbacks.append(stack.enter_context(board))
+        if watch.champions:
+            callbacks.append(_Champions(folder / "champions", watch.champions, experiment))
+        callbacks += [checkpoint, stops]
+        if state:
+            totals.load_state_dict(kept["totals"])
+        totals.start()
+        stops.reached = totals.has_reached(watch.target)  # killed after the last step, before the summary
+        if not stops.reached and (stop_after is None or strategy.step < stop_after):
+            loop.run(strategy, engine, callbacks=callbacks)
+        checkpoint.write(strategy)
+    engine.close()
+    if not (strategy.done or stops.reached):
+        return {
+            "name": config.name, "seed": config.seed, "steps": strategy.step, "folder": str(folder),
+            "finished": False, "interrupted": interrupted.is_set(),
+        }  # fmt: skip
+    return _finish(experiment, folder, totals, loss)
+
+
+def _finish(experiment: Experiment, folder: Path, totals: Totals, loss: str) -> dict[str, Any]:
+    """Write the model and the summary; the only place that looks at the test part."""
+    config, strategy, dataset = experiment.config, experiment.strategy, experiment.dataset
+    result = strategy.result()
+    digest = save_model(experiment, result, folder / MODEL)
+    test = experiment.evaluator.evaluate(
+        result.parameters.unsqueeze(0), on_device(dataset.test, experiment.worker.device), loss=loss,
+        buffers=result.buffers,
+    )  # fmt: skip
+    labels = dataset.classes is not None
+    summary = {
+        "name": config.name,
+        "method": config.strategy.name,
+        "dataset": config.data.name,
+        "model": config.model.name,
+        "split": dataset.split,
+        "partition": config.data.partition.name,
+        "nodes": len(experiment.nodes),
+        "seed": config.seed,
+        "steps": strategy.step,
+        "finished": True,
+        **totals.summary(len(experiment.nodes)),
+        "accuracy_test": float(test["accuracy"][0]) if labels else None,
+        "loss": loss,
+        "loss_test": float(test["loss"][0]),
+        "best_value": None,
+        "best_point": None,
+        "snapshots": 0,
+        "model_sha256": digest,
+        "plugins": _plugins(config),
+        "device": experiment.worker.device.type,
+        "threads": torch.get_num_threads(),
+        "folder": str(folder),
+    }
+    summary = {key: _plain(value) for key, value in summary.items()}
+    write_atomically(folder / SUMMARY, json.dumps(summary, indent=1).encode())
+    return summary
+
+
+def _plugins(config: Config) -> dict[str, str]:
+    """Return the SHA-256 of each of the config's plugins."""
+    return {path: digest for path, digest in registry.plugin_digests().items() if path in config.plugins}
+
+
+def _plain(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value  # which JSON does not know
+
+
+class _Stops:
+    """Ends the run after the present step: `stop_after`, a reached target, Ctrl-C."""
+
+    def __init__(
+        self, stop_after: int | None, target: float | None, totals: Totals, interrupted: threading.Event
+    ) -> None:
+        self._stop_after, self._target, self._totals, self._interrupted = stop_after, target, totals, interrupted
+        self.reached = False
+
+    def __call__(self, strategy: Strategy, round_: Round, metrics: Metrics) -> bool:
+        self.reached = self._totals.has_reached(self._target)  # which were called before
+        late = self._stop_after is not None and strategy.step >= self._stop_after
+        return self.reached or late or self._interrupted.is_set()
+
+
+class _Champions:
+    """Keeps the fittest model of every `every`-th step: FNE saves that of each generation (section 4.3)."""
+
+    def __init__(self, folder: Path, every: int, experiment: Experiment) -> None:
+        self._folder, self._every, self._experiment = folder, every, experiment
+        folder.mkdir(exist_ok=True)
+
+    def __call__(self, strategy: Strategy, round_: Round, metrics: Metrics) -> None:
+        champion = getattr(strategy, "champion", strategy.result)
+        if strategy.step % self._every == 0:
+            save_model(self._experiment, champion(), self._folder / f"step-{strategy.step:09d}.safetensors")
+
+
+@contextlib.contextmanager
+def _interrupts() -> Iterator[threading.Event]:
+    """Let the first Ctrl-C or SIGTERM finish the step; a second one interrupts as usual."""
+    event = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield event
+        return
+
+    def ask_to_stop(signum: int, _: Any) -> None:
+        event.set()
+        signal.signal(signum, previous[signal.Signals(signum)])
+
+    signals = (signal.SIGINT, signal.SIGTERM)
+    previous = {s: signal.signal(s, ask_to_stop) for s in signals}
+    try:
+        yield event
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
