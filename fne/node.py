@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from fne import randomness, registry
+from fne.errors import RunError
 from fne.evolution.evaluate import Evaluator
 from fne.types import PROTOCOL_VERSION, Header, Reply, Request, Samples, Status, Tensors
 
@@ -114,15 +115,23 @@ class Worker:
             kept = [dict(node.memory) for node in pending]
             answered = 0
             try:
-                for node, payload in zip(pending, task(self, tuple(pending), request), strict=True):
+                payloads = iter(task(self, tuple(pending), request))
+                for node in pending:
+                    payload = next(payloads, None)
+                    if payload is None:
+                        raise RunError(f"task {request.task!r} yields fewer payloads than it has nodes")
                     yield Reply(request.header, node.name, payload=payload)
                     answered += 1
-                return
+                if next(payloads, None) is None:
+                    return
+                raise RunError("it yields more payloads than it has nodes")
             except Exception as error:
                 for node, memory in zip(pending[answered:], kept[answered:], strict=True):
                     node.memory = memory
                 if answered == len(pending):
-                    raise RuntimeError(f"task {request.task!r} yields more payloads than it has nodes") from error
+                    raise RuntimeError(
+                        f"task {request.task!r} breaks after its last reply: {_reason(error)}"
+                    ) from error
                 if answered == 0 and len(pending) > 1:  # a shared pass broke: who is to blame shows one by one
                     for node in pending:
                         yield from self._run([node], request)

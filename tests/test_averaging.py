@@ -112,6 +112,33 @@ def test_fedavg_is_the_weighted_mean_of_independently_trained_models(
         assert same(state_of(strategy, lab), module.state_dict(), atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize(("make", "batches"), [(normed, [10, 11]), (network, [10, 10, 1])])
+@pytest.mark.parametrize("epochs", [1, 3])
+def test_a_last_single_sample_joins_its_neighbour_for_batch_norm_only(
+    laboratory: Build, clouds: Clouds, make: Callable[[], nn.Module], batches: list[int], epochs: int
+) -> None:
+    (data,) = clouds(21).values()
+    lab = laboratory(make, {"n0": data})
+    strategy = fedavg(lab.task, seed=5, rounds=1, local_epochs=epochs, batch_size=10, lr=0.1)
+    round_ = lab.engine.send(strategy.ask(lab.engine.nodes))
+    metrics = strategy.tell(round_)
+    assert round_.failures == ()
+    module = initial(make, lab, 5).train()
+    optimizer, draw = torch.optim.SGD(module.parameters(), lr=0.1), generator(5, 0, 0, "n0", "batches")
+    for _ in range(epochs):
+        total = 0.0
+        for batch in torch.randperm(21, generator=draw).split(batches):
+            optimizer.zero_grad()
+            loss = F.cross_entropy(module(data.x[batch]), data.y[batch])
+            loss.backward()
+            optimizer.step()
+            total += loss.item() * len(batch)
+    assert same(state_of(strategy, lab), module.state_dict(), atol=1e-6, rtol=1e-6)
+    assert metrics["loss_mean"] == pytest.approx(total / 21, rel=1e-5)
+    if make is normed:
+        assert strategy.result().buffers["1.num_batches_tracked"].item() == 2 * epochs
+
+
 def test_the_metrics_hold_the_mean_training_loss_over_samples(laboratory: Build, clouds: Clouds) -> None:
     nodes = clouds(4, 20)
     lab = laboratory(network, nodes)

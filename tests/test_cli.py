@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +21,11 @@ import fne
 from fne import registry
 from fne.cli import main
 from fne.config import list_bundled
+from fne.errors import CheckpointError, RunError
 from fne.evolution.fitness import correct
 from fne.experiment import load_dataset
 from fne.registry import KINDS, catalogue
+from fne.runfolder import locked
 from fne.watch.history import read_history
 from fne.watch.report import markdown_table, read_summary
 
@@ -37,6 +39,7 @@ from torch import nn
 
 from fne import Key, register
 from fne.data.toy import toy
+from fne.engines.local import LocalEngine
 from fne.strategies.fne import FNE
 from fne.types import Dataset, Samples
 
@@ -79,6 +82,80 @@ class Tiny(nn.Module):
         return torch.where(self.outer.bias[0] > self.poison, torch.nan, logits)
 
 
+@register("model", "tied")
+class Tied(nn.Module):
+    """Two layers that share one weight."""
+
+    output = "softmax"
+
+    def __init__(self, shape, outputs) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(shape[0], shape[0]), nn.Linear(shape[0], shape[0])
+        self.second.weight = self.first.weight
+        self.head = nn.Linear(shape[0], outputs)
+
+    def forward(self, x):
+        return self.head(torch.tanh(self.second(torch.tanh(self.first(x)))))
+
+
+@register("model", "frozen")
+class Frozen(nn.Module):
+    """A random projection that is not trained."""
+
+    output = "softmax"
+
+    def __init__(self, shape, outputs) -> None:
+        super().__init__()
+        self.projection = nn.Linear(shape[0], 16).requires_grad_(False)
+        self.head = nn.Linear(16, outputs)
+
+    def forward(self, x):
+        return self.head(torch.tanh(self.projection(x)))
+
+
+@register("model", "waves")
+class Waves(nn.Module):
+    """Random Fourier features in buffers, which a state dict holds or not."""
+
+    output = "softmax"
+
+    def __init__(self, shape, outputs, *, persistent: bool = True) -> None:
+        super().__init__()
+        self.register_buffer("frequencies", 0.3 * torch.randn(16, shape[0]), persistent=persistent)
+        self.register_buffer("phases", 6.28 * torch.rand(16), persistent=persistent)
+        self.head = nn.Linear(16, outputs)
+
+    def forward(self, x):
+        return self.head(torch.cos(x @ self.frequencies.T + self.phases))
+
+
+@register("engine", "mine")
+class Counting:
+    """Let the local engine do the work, and count."""
+
+    sent = []
+
+    def __init__(self, worker, run, folder) -> None:
+        self._inner = LocalEngine(worker, run, folder)
+
+    @property
+    def nodes(self):
+        return self._inner.nodes
+
+    def send(self, request):
+        self.sent.append(request.header.step)
+        return self._inner.send(request)
+
+    def save(self, step):
+        self._inner.save(step)
+
+    def load(self, step):
+        self._inner.load(step)
+
+    def close(self):
+        self.sent.append("closed")
+
+
 @register("strategy", "double")
 class Double(FNE):
     """Do as FNE does, with another default."""
@@ -101,12 +178,10 @@ def rows(samples, nodes, generator):
 
 
 @pytest.fixture
-def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., str]]:
     """Return `write(**sections) -> path` of a config beside a plugin of the user's own."""
     for name in ("_plugin_entries", "_plugin_files"):  # forgotten after the test
         monkeypatch.setattr(registry, name, {})
-    known = dict(registry._registered)
-    monkeypatch.setattr(registry, "_registered", known)
 
     def write(**sections: Any) -> str:
         (tmp_path / "mine.py").write_text(PLUGIN)
@@ -118,7 +193,9 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str
         path.write_text(json.dumps(settings))
         return str(path)
 
-    return write
+    yield write
+    for key in [k for k, thing in registry._registered.items() if thing.__module__.startswith("fne_plugin_")]:
+        del registry._registered[key]
 
 
 @pytest.fixture
@@ -401,6 +478,92 @@ def test_plugins_run(plugin: Any, tmp_path: Path, prints: Any) -> None:
     assert read_summary_file(tmp_path / "part")["model_sha256"] == summary["model_sha256"]
     other = fne.train("fne_toy", ["strategy.rounds=1"], out=tmp_path / "other")
     assert other["plugins"] == {}, "another run of this process has nothing to do with them"
+
+
+@pytest.mark.parametrize(
+    "model", ["tied", "frozen", {"name": "waves"}, {"name": "waves", "persistent": False}], ids=str
+)
+@pytest.mark.parametrize("strategy", ["fne", "fedavg"])
+def test_models_that_are_more_than_their_trainable_parameters(
+    strategy: str, model: Any, plugin: Any, tmp_path: Path
+) -> None:
+    """They are the same model at every node, after a stop, and when loaded."""
+    more = {"population": 20, "parents": 5, "nodes": "all", "elites": 1} if strategy == "fne" else {"fraction": 1.0}
+    source = plugin(model=model, strategy={"name": strategy, "rounds": 6, "loss": "cross_entropy", **more}, seed=5)
+    whole = fne.train(source, out=tmp_path / "whole")
+    history = read_history(tmp_path / "whole")
+    assert history[-1]["loss_best"] < history[0]["loss_best"]
+    assert not any(line["failures"] or line["nonfinite"] for line in history)
+    assert not fne.train(source, out=tmp_path / "part", stop_after=3)["finished"]
+    resumed = fne.train(None, resume=tmp_path / "part")
+    for key in ("model_sha256", "accuracy_test", "loss_test"):
+        assert resumed[key] == whole[key]
+    torch.rand(3)  # whatever the user did meanwhile
+    module = fne.load_model(tmp_path / "whole")
+    test = load_dataset(fne.config.load_config(source)).test  # type: ignore[attr-defined]
+    with torch.no_grad():
+        logits = module(test.x)
+    assert float(correct(logits.unsqueeze(0), test.y)[0]) / len(test) == whole["accuracy_test"]
+    assert nn.functional.cross_entropy(logits, test.y).item() == pytest.approx(whole["loss_test"], rel=1e-5)
+    if model == "tied":
+        assert module.second.weight is module.first.weight
+
+
+def test_an_engine_of_ones_own_is_used(plugin: Any, tmp_path: Path) -> None:
+    usual = fne.train(plugin(), out=tmp_path / "usual")
+    sent = registry.load("engine", "mine").sent
+    assert sent == []
+    source = plugin(engine={"name": "mine"})
+    own = fne.train(source, out=tmp_path / "own")
+    assert sent == [0, 1, 2, 3, "closed"]
+    assert own["model_sha256"] == usual["model_sha256"]
+    assert own["loss"] == usual["loss"] == "cross_entropy", "of labels, where the strategy has no such setting"
+    sent.clear()
+    fne.train(source, out=tmp_path / "part", stop_after=1)
+    assert fne.train(None, resume=tmp_path / "part")["model_sha256"] == usual["model_sha256"]
+    assert sent == [0, "closed", 1, 2, 3, "closed"]
+
+
+def test_a_plugin_edited_since_a_stop_is_refused(plugin: Any, tmp_path: Path, fails: Any) -> None:
+    folder, file = tmp_path / "run", tmp_path / "mine.py"
+    whole = fne.train(plugin(), out=tmp_path / "whole")
+    fne.train(plugin(), out=folder, stop_after=2)
+    before = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    file.write_text(PLUGIN + "\n# a word\n")
+    text = fails("train", "-q", "--resume", str(folder))
+    assert re.search(r"belongs to another run; plugins: \['\w{64}'\] in the checkpoint, \['\w{64}'\] in this", text)
+    with pytest.raises(CheckpointError, match="plugins"):
+        fne.train(None, resume=folder)
+    assert {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()} == before
+    file.write_text(PLUGIN)
+    assert fne.train(None, resume=folder)["model_sha256"] == whole["model_sha256"]
+
+
+def test_a_run_folder_belongs_to_one_process_at_a_time(tmp_path: Path, fails: Any, prints: Any) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    hold = f"""
+import sys
+from pathlib import Path
+from fne.runfolder import locked
+with locked(Path({str(folder)!r})):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", hold], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:  # fmt: skip
+        assert other.stdout is not None
+        assert other.stdout.readline() == "held\n"
+        assert "is being written by another process" in fails("train", *SHORT, "--out", str(folder))
+        assert list(folder.iterdir()) == []
+        other.communicate()
+    prints("train", *SHORT, "--out", str(folder), "--stop-after", "1")
+    with locked(folder), pytest.raises(RunError, match=f"{folder} is being written by another process; wait for it"):
+        fne.train(None, resume=folder)
+    assert len(read_history(folder)) == 1
+    prints("train", "-q", "--resume", str(folder))
+    assert read_summary_file(folder)["steps"] == 3
 
 
 def test_a_failing_node_is_left_out_and_named(plugin: Any, tmp_path: Path, prints: Any) -> None:

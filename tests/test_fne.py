@@ -97,6 +97,17 @@ def test_all_nodes_every_so_many_generations(lab: SimpleNamespace, kind: str) ->
     assert [t for t in range(12) if asked(strategy, t) == NODES] == [3, 7, 11]
 
 
+def test_in_a_full_generation_all_nodes_evaluate_all_their_samples(lab: SimpleNamespace) -> None:
+    strategy = fne(lab.task, nodes="single_sample", full_every=3)
+    for t in range(6):
+        request = strategy.ask(lab.engine.nodes)
+        round_ = lab.engine.send(request)
+        strategy.tell(round_)
+        full = t in (2, 5)
+        assert request.options["samples"] == ("all" if full else "one")
+        assert round_.replies[0].payload["samples"].item() == (3 + 9 + 5 + 14 + 7 if full else 1)
+
+
 @pytest.mark.parametrize(
     ("settings", "key"),
     [
@@ -246,6 +257,21 @@ def scripted(task: LearningTask, scores: Sequence[float], key: str = "accuracy")
             [0.5, 0.5, 0.5, 0.5, 0.5, 0.6],
             [1, 2, 4, 5, 5, 1],  # bounded, then reset
         ),
+        (
+            {"stagnation_window": 1, "growth": 2.0, "multiplier_max": 4.0, "at_max": "hold"},
+            [0.5] * 7,
+            [1, 2, 4, 4, 4, 4, 4],
+        ),
+        (
+            {"stagnation_window": 1, "growth": 2.0, "multiplier_max": 4.0, "at_max": "restart"},
+            [0.5] * 7,
+            [1, 2, 4, 1, 2, 4, 1],  # the bound itself is reached, nothing beyond it
+        ),
+        (
+            {"stagnation_window": 1, "growth": 2.0, "multiplier_max": 5.0, "at_max": "restart"},
+            [0.5, 0.5, 0.5, 0.5, 0.5, 0.6],
+            [1, 2, 4, 1, 2, 1],
+        ),
         # no new best within two: grows until there is one
         (
             {"stagnation": "no_improvement", "stagnation_window": 2, "growth": 1.5, "multiplier_max": 3.0},
@@ -260,6 +286,23 @@ def test_the_multiplier(
 ) -> None:
     strategy = fne(scripted(lab.task, scores), **settings)
     assert [step(strategy, lab)[1]["multiplier"] for _ in scores] == wanted
+
+
+@pytest.mark.parametrize(
+    ("at_max", "wanted"), [("hold", [1, 2, 4, 4, 4, 4, 4, 4]), ("restart", [1, 2, 4] * 2 + [1, 2])]
+)
+def test_an_elite_that_goes_on_winning_holds_the_multiplier_at_its_bound_unless_it_restarts(
+    lab: SimpleNamespace, at_max: str, wanted: list[float]
+) -> None:
+    """One individual has the solution from the start: it wins every time, with the same accuracy."""
+    strategy = fne(
+        lab.task, nodes="all", elites=1, stagnation="match_last_n", growth=2.0, multiplier_max=4.0, at_max=at_max
+    )
+    solution = torch.cat([20 * torch.eye(3, 4).flatten(), torch.zeros(3)])
+    strategy._population.genomes[7] = solution
+    seen = [step(strategy, lab)[1] for _ in wanted]
+    assert {m["accuracy_validation"] for m in seen} == {1.0}
+    assert [m["multiplier"] for m in seen] == wanted
 
 
 def test_the_multiplier_acts_on_chance_and_rate(lab: SimpleNamespace) -> None:

@@ -120,6 +120,24 @@ def test_a_kernel_of_a_transposed_convolution_is_its_output_channel() -> None:
     assert torch.equal(kernel, module.weight.detach()[:, 3])
 
 
+@pytest.mark.parametrize("make", [nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d])
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_grouped_transposed_convolution_does_not_tie_input_channels_to_output_biases(
+    make: Callable[..., nn.Module], wrapped: bool
+) -> None:
+    """With in == out the counts agree, yet a slice `weight[i]` [out / groups, ...] belongs to an input channel."""
+    for groups, shared in ((1, True), (2, False)):
+        module = make(4, 4, 3, groups=groups)
+        layout = Layout(nn.Sequential(module) if wrapped else module)
+        weight, bias = layout.leaves
+        assert (weight.kernels, bias.kernels) == (4, 4)
+        assert (weight.group == bias.group) is shared
+        assert layout.kernels == (4 if shared else 8)
+        kernel = weight.kernel_view(layout.flatten(nn.Sequential(module) if wrapped else module).unsqueeze(0))[0, 3]
+        own = module.get_parameter("weight").detach()
+        assert torch.equal(kernel, own[:, 3] if shared else own[3])
+
+
 def test_weight_and_bias_of_a_layer_share_a_group_and_layers_do_not() -> None:
     layout = Layout(nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 4)))
     first, first_bias, second, second_bias = (leaf.group for leaf in layout.leaves)

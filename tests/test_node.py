@@ -175,6 +175,36 @@ def test_a_shared_pass_that_breaks_is_repeated_one_by_one(run: Callable[..., Any
     assert replies[1].reason == "ValueError: bad sample"
 
 
+@pytest.mark.parametrize("answering", [(), ("n0",), ("n0", "n1")])
+def test_nodes_for_which_a_task_yields_nothing_have_failed(run: Callable[..., Any], answering: tuple[str, ...]) -> None:
+    def task(worker: Worker, nodes: Sequence[Node], request: Request) -> Iterator[Tensors]:
+        yield from (answer(node) for node in nodes if node.name in answering)
+
+    replies, _ = run(task)
+    assert [r.node for r in replies] == ["n0", "n1", "n2"]
+    for reply in replies:
+        if reply.node in answering:
+            assert (reply.status, int(reply.payload["index"])) == (Status.OK, int(reply.node[1:]))
+        else:
+            assert (reply.status, reply.payload) == (Status.FAILED, {})
+            assert reply.reason == "RunError: task 'mine' yields fewer payloads than it has nodes"
+
+
+@pytest.mark.parametrize("nodes", [("n0",), ("n0", "n1", "n2")])
+def test_a_task_that_does_not_end_with_its_last_node_is_named(run: Callable[..., Any], nodes: tuple[str, ...]) -> None:
+    def more(worker: Worker, nodes: Sequence[Node], request: Request) -> Iterator[Tensors]:
+        yield from map(answer, [*nodes, nodes[0]])
+
+    def late(worker: Worker, nodes: Sequence[Node], request: Request) -> Iterator[Tensors]:
+        yield from map(answer, nodes)
+        raise ValueError("too late")
+
+    with pytest.raises(RuntimeError, match=r"task 'mine' .* more payloads than it has nodes"):
+        run(more, nodes)
+    with pytest.raises(RuntimeError, match="task 'mine' breaks after its last reply: ValueError: too late"):
+        run(late, nodes)
+
+
 def test_refusal_is_not_failure(run: Callable[..., Any]) -> None:
     def task(worker: Worker, nodes: Sequence[Node], request: Request) -> Iterator[Tensors]:
         for node in nodes:

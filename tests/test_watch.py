@@ -12,6 +12,7 @@ import resource
 import statistics
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -300,11 +301,15 @@ def test_a_resumed_run_hides_the_steps_it_takes_again(tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # of its thread
 def test_a_full_disk_ends_a_run_in_words(tmp_path: Path) -> None:
+    others = set(threading.enumerate())
     board = TensorBoard(tmp_path, "x", 1)
+    (writer,) = set(threading.enumerate()) - others
     message = r"cannot write .*File too large; make room .*--resume"
     with file_limit(4096), pytest.raises(RunError, match=message):
         feed(board, range(1, 10_000), 10_000)  # the thread that writes is behind
     board.close()
+    writer.join(60)  # its exception is to surface here, not in the next test
+    assert not writer.is_alive()
 
 
 # ---------------------------------------------------------------------------------------------- progress
@@ -528,7 +533,7 @@ def test_curves_put_the_right_numbers_on_the_axes(tmp_path: Path, monkeypatch: p
     data = [figure.axes[0].lines[0].get_xdata().tolist() for figure in drawn]
     assert data == [[1, 3, 6, 8], [10, 30, 60, 80], [120, 360, 720, 960]]
     assert drawn[0].axes[0].lines[0].get_ydata().tolist() == [1, 1 / 3, 1 / 6, 1 / 8]
-    assert drawn[0].legends[0].get_texts()[0].get_text() == "fne_mnist, seed 0 (fne; mnist, 4000/500/500)"
+    assert drawn[0].legends[0].get_texts()[0].get_text() == "fne_mnist (fne; mnist, 4000/500/500)"
 
 
 def test_curves_without_numbers_say_what_there_is(tmp_path: Path) -> None:

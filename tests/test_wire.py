@@ -182,3 +182,51 @@ def test_replies_come_back(status: Status) -> None:
     assert (got.header, got.node, got.status, got.reason) == (HEADER, "n0", status, "why; „so“")
     assert isinstance(got.status, Status)
     assert {n: t.tolist() for n, t in got.payload.items()} == {"loss": [[0.5]], "n": [3]}
+
+
+HEAD = {"seed": 1, "step": 2, "run": "r", "attempt": 0, "protocol": 1}
+REQUEST = {"header": HEAD, "task": "fitness", "options": {}, "reduce": "sum"}
+REPLY = {"header": HEAD, "node": "n0", "status": "ok", "reason": ""}
+
+
+def without(meta: dict[str, Any], key: str) -> dict[str, Any]:
+    return {k: v for k, v in meta.items() if k != key}
+
+
+FOREIGN_HEADERS = [{**HEAD, "colour": "red"}, without(HEAD, "step"), None, 3, "seed", ["seed", "step"]]
+
+
+@pytest.mark.parametrize(
+    "meta",
+    [
+        *({**REQUEST, "header": header} for header in FOREIGN_HEADERS),
+        *(without(REQUEST, key) for key in REQUEST),
+        {}, [], None, 7, "request", REPLY,
+    ],
+)  # fmt: skip
+def test_frames_that_are_no_request(meta: Any) -> None:
+    assert decode_request(bytes(encode(REQUEST, {})), {}, ["n0"]).header == Header(**HEAD)
+    with pytest.raises(WireError, match="frame that is no request"):
+        decode_request(bytes(encode(meta, {})), {}, ["n0"])
+
+
+@pytest.mark.parametrize("broken", [b"", b"GET /", framed(b"{"), bytes(encode({}, {"x": torch.ones(2)}))[:-1]])
+def test_a_request_with_a_broken_private_frame(broken: bytes) -> None:
+    good = bytes(encode({"node": "a"}, {"x": torch.ones(2)}))
+    with pytest.raises(WireError, match="frame that is no request"):
+        decode_request(bytes(encode(REQUEST, {})), {"a": good, "b": broken}, ["a", "b"])
+
+
+@pytest.mark.parametrize(
+    "meta",
+    [
+        *({**REPLY, "header": header} for header in FOREIGN_HEADERS),
+        *({**REPLY, "status": status} for status in ("perhaps", "OK", "", None, 0, ["ok"])),
+        *(without(REPLY, key) for key in REPLY),
+        {}, [], None, 7, "reply", REQUEST,
+    ],
+)  # fmt: skip
+def test_frames_that_are_no_reply(meta: Any) -> None:
+    assert decode_reply(bytes(encode(REPLY, {}))).status is Status.OK
+    with pytest.raises(WireError, match="frame that is no reply"):
+        decode_reply(bytes(encode(meta, {})))

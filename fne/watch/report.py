@@ -219,7 +219,8 @@ def curves(
 ) -> None:
     """Plot one field of the runs' histories; unfinished runs are marked as such.
 
-    Bytes are the running sum over all nodes, down and up; in a thinned history a kept step stands for the
+    Runs of one name, such as seeds, share a colour. The horizontal axis is logarithmic where one run is more than
+    ten times as long as another. Bytes are the running sum over all nodes, down and up; in a thinned history a kept step stands for the
     thinned ones before it.
 
     Raises:
@@ -232,6 +233,8 @@ def curves(
     figure = Figure(figsize=(8, 5), layout="constrained")
     axes = figure.add_subplot()
     known: set[str] = set()
+    colours: dict[str, str] = {}
+    ends: list[float] = []
     for folder in run_folders:
         lines = read_history(folder)
         known.update(key for line in lines for key, value in line.items() if _number(value) is not None)
@@ -240,17 +243,25 @@ def curves(
         points = [(a, math.nan if b is None else b) for a, b in zip(xs, ys, strict=True) if a is not None]
         if any(not math.isnan(b) for _, b in points):
             marker = "." if len(points) <= 50 else None
-            axes.plot(*zip(*points, strict=True), label=_label(folder), marker=marker, linewidth=1.2)
+            label = _label(folder)
+            colour = colours.get(label, f"C{len(colours)}")
+            # a label that begins with an underscore is left out of the legend
+            shown = f"_{label}" if label in colours else label
+            colours[label] = colour
+            axes.plot(*zip(*points, strict=True), label=shown, color=colour, marker=marker, linewidth=1.2)
+            ends.append(points[-1][0])
     if not axes.lines:
         raise FneError(f"no run has numbers for y = {y!r} over x = {x!r}; there are: {', '.join(sorted(known))}")
     axes.set_xlabel("bytes, down and up, all nodes" if x == "bytes" else x)
-    axes.set_ylabel(y.replace("_", " "))
+    axes.set_ylabel({"accuracy_validation": "validation accuracy"}.get(y, y.replace("_", " ")))
+    if max(ends) > 10 * min(ends) > 0:
+        axes.set_xscale("log")
     if x == "bytes":
         axes.xaxis.set_major_formatter(EngFormatter(unit="B"))
     if y.startswith("accuracy"):
         axes.yaxis.set_major_formatter(PercentFormatter(1.0))
     axes.grid(alpha=0.3)
-    figure.legend(loc="outside lower center", fontsize="small", ncols=1 if len(axes.lines) <= 8 else 2)
+    figure.legend(loc="outside lower center", fontsize="small", ncols=1 if len(colours) <= 8 else 2)
     _save(figure, out_png)
 
 
@@ -271,7 +282,7 @@ def _label(run_folder: Path) -> str:
     if not (Path(run_folder) / FILE).exists():
         return _plain(f"{Path(run_folder).name} (unfinished)")
     summary = read_summary(run_folder)
-    return _plain("{name}, seed {seed} ({method}; {dataset}, {split})".format(**summary))
+    return _plain("{name} ({method}; {dataset}, {split})".format(**summary))
 
 
 def _plain(text: str) -> str:
