@@ -102,7 +102,7 @@ def main() -> None:
     for name, cell in cells.items():
         print(f"- `{name}`: `fne train {cell}`")
     print()
-    print(markdown_table(grouped([read_summary(folder) for folder in folders])))
+    print(markdown_table(grouped([read_summary(folder) for folder in folders]), processor_time=True))
 
 
 if __name__ == "__main__":

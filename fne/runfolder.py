@@ -159,7 +159,7 @@ def load_model(folder: str | Path) -> nn.Module:
     for plugin in made["plugins"]:
         registry.add_plugin(Path(plugin))
     build: Callable[..., nn.Module] = registry.load("model", made["model"].pop("name"))
-    with seeded_initialisation(0):  # as in the run: what is random but not saved
+    with seeded_initialisation(made["seed"], "template"):  # as in the run: what is random but not saved
         module = build(tuple(made["shape"]), made["outputs"], **made["model"])
     module.load_state_dict(tensors)
     return module.eval()

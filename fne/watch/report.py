@@ -117,11 +117,12 @@ def comparison_table(summaries: Sequence[Summary]) -> Table:
     return _table(without(_HEADER), [without(row) for row in rows], 2 if _DATA in shared else 3, title)
 
 
-def markdown_table(summaries: Sequence[Summary]) -> str:
-    """Return `comparison_table` as Markdown."""
+def markdown_table(summaries: Sequence[Summary], *, processor_time: bool = False) -> str:
+    """Return `comparison_table` as Markdown, with seconds of the processor instead of the clock if asked for."""
     rule = ["---" if column <= _DATA else "---:" for column in range(len(_HEADER))]
-    rows = [[cell.replace("|", r"\|") for cell in _row(summary)] for summary in summaries]
+    rows = [[cell.replace("|", r"\|") for cell in _row(summary, processor_time)] for summary in summaries]
     header = [title.replace("-\n", "").replace("\n/", "/").replace("\n", " ") for title in _HEADER]
+    header[-1] = "CPU (s)" if processor_time else header[-1]
     return "".join(f"| {' | '.join(row)} |\n" for row in (header, rule, *rows))
 
 
@@ -141,7 +142,7 @@ def _table(header: Row, rows: Sequence[Row], names: int, title: str = "") -> Tab
     return table
 
 
-def _row(summary: Summary) -> Row:
+def _row(summary: Summary, processor_time: bool = False) -> Row:
     def cell(key: str, show: Callable[[float], str], unit: str = "") -> str:
         value, std = summary.get(key), summary.get("std", {}).get(key)
         if value is None:
@@ -173,7 +174,7 @@ def _row(summary: Summary) -> Row:
         cell("evaluations", _count),
         cell("bytes_down_per_node", human_bytes),
         cell("bytes_up_per_node", human_bytes),
-        cell("wall_seconds", lambda x: f"{x:.1f}"),
+        cell("cpu_seconds" if processor_time else "wall_seconds", lambda x: f"{x:.1f}"),
     ]
 
 
@@ -220,8 +221,8 @@ def curves(
     """Plot one field of the runs' histories; unfinished runs are marked as such.
 
     Runs of one name, such as seeds, share a colour. The horizontal axis is logarithmic where one run is more than
-    ten times as long as another. Bytes are the running sum over all nodes, down and up; in a thinned history a kept step stands for the
-    thinned ones before it.
+    ten times as long as another. Bytes are the running sum over all nodes, down and up; in a thinned history a kept
+    step stands for the thinned ones before it.
 
     Raises:
         FneError: no history, or none of the runs has a number under `y` and `x`.
