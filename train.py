@@ -1,15 +1,29 @@
 """The `fne` command from a clone: `python train.py` runs the quick comparison of FNE and FedAvg on MNIST."""
 
+from __future__ import annotations
+
 import sys
+from collections.abc import Sequence
+from itertools import pairwise
 
 from fne.cli import main
 
-COMMANDS = {"train", "compare", "report", "list", "show", "data", "--help", "--version"}
+COMMANDS = {"train", "compare", "report", "list", "show", "data"}
+VALUED = {"--out", "--seeds", "--resume", "--stop-after"}
+"""Options of `train` and `compare` that take the next word."""
+
+
+def with_command(arguments: Sequence[str]) -> list[str]:
+    """Put `train` before a config (or a run to resume), `compare` where there is none, nothing before a command."""
+    words = [
+        word for before, word in pairwise(["", *arguments])
+        if not word.startswith("-") and "=" not in word and before not in VALUED
+    ]  # fmt: skip
+    if {"--help", "--version"} & set(arguments) or (words and words[0] in COMMANDS):
+        return list(arguments)
+    train = words or any(word.startswith(("--resume", "--stop-after")) for word in arguments)
+    return ["train" if train else "compare", *arguments]
+
 
 if __name__ == "__main__":
-    arguments = sys.argv[1:]
-    if all(word.startswith("-") for word in arguments) and not COMMANDS & set(arguments):
-        arguments = ["compare", *arguments]
-    elif arguments[0] not in COMMANDS:  # python train.py CONFIG strategy.rounds=10
-        arguments = ["train", *arguments]
-    sys.exit(main(arguments))
+    sys.exit(main(with_command(sys.argv[1:])))

@@ -18,12 +18,17 @@ from fne.types import Header, LearningTask, Metrics, Request, Result, Round, Ten
 
 
 @register("task", "vote")
-def vote(worker: Worker, nodes: Sequence[Node], request: Request) -> Iterator[Tensors]:
+def vote(
+    worker: Worker,
+    nodes: Sequence[Node],
+    request: Request,
+    *,
+    loss: Annotated[Literal["mse", "cross_entropy"], Key("what the votes go by")],
+) -> Iterator[Tensors]:
     """Give the individual with the lowest loss on the node's samples one vote.
 
-    Takes `population [P, D]` and the option `loss`; yields `votes`, int64 `[P]`, and `samples`, int64 `[1]`.
+    Takes `population [P, D]`; yields `votes`, int64 `[P]`, and `samples`, int64 `[1]`.
     """
-    loss = str(request.options["loss"])
     for node in nodes:
         population = payload_of(request, node)["population"]
         losses = worker.evaluator.sample_losses(population, node.data, loss).mean(dim=1)
@@ -44,7 +49,7 @@ class Election:
         rounds: Annotated[int, Key("elections", unit="rounds", ge=1)] = 100,
         children: Annotated[int, Key("children that stand for election", unit="models", ge=1)] = 20,
         spread: Annotated[float, Key("noise on a gene", unit="standard deviations of its initial value", gt=0)] = 0.3,
-        loss: Annotated[Literal["nmse", "mse", "bce", "cross_entropy"], Key("what nodes vote by")] = "cross_entropy",
+        loss: Annotated[Literal["mse", "cross_entropy"], Key("what nodes vote by")] = "cross_entropy",
     ) -> None:
         self.seed, self.horizon, self.step = seed, rounds, 0
         self._task, self._loss, self._children = task, loss, children

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from fne.errors import RunError, SettingError
 from fne.evolution.fitness import check_loss
-from fne.randomness import derive_seed, generator
+from fne.randomness import derive_seed, draw_nodes
 from fne.tasks import BUFFER
 from fne.types import Header, LearningTask, Metrics, Request, Result, Round, Scalar
+from fne.validation import Validation
 
 
 class Averaging:
@@ -49,14 +49,17 @@ class Averaging:
         pooled: bool = False,
     ) -> None:
         check_loss(loss, classification=task.classification)
+        if options.get("momentum") and options["optimizer"] != "sgd":
+            raise SettingError(
+                "strategy.momentum", options["momentum"], f"0 with optimizer = {options['optimizer']}: it is sgd's"
+            )
         self.seed, self.horizon, self.step = seed, rounds, 0
         self.pooled = pooled
         self._task, self._loss, self._fraction = task, loss, fraction
         self._lr, self._decay, self._options, self._returns = lr, lr_decay, dict(options), returns
         self._weights = task.layout.flatten(task.new_model(derive_seed(seed, "global")))
         self._buffers = dict(task.buffers)
-        self._best: tuple[Tensor, dict[str, Tensor]] = (self._weights, self._buffers)
-        self._best_score = -float("inf")
+        self._validation = Validation(task, loss, self._weights)
 
     @property
     def done(self) -> bool:
@@ -68,12 +71,10 @@ class Averaging:
         if not nodes:
             raise SettingError("data.nodes", 0, "at least 1")
         count = max(1, round(self._fraction * len(nodes)))
-        picked = torch.randperm(len(nodes), generator=generator(self.seed, "nodes", self.step))[:count]
+        chosen = draw_nodes(nodes, count, self.seed, "nodes", self.step)
         common = {"parameters": self._weights, **{BUFFER + n: b for n, b in self._buffers.items()}}
-        options: dict[str, Scalar] = {
-            **self._options, "loss": self._loss, "lr": self._lr * self._decay**self.step,
-        }  # fmt: skip
-        chosen = tuple(nodes[i] for i in sorted(picked.tolist()))
+        lr = self._lr * self._decay**self.step
+        options: dict[str, Scalar] = {**self._options, "loss": self._loss, "lr": lr}
         return Request(Header(self.seed, self.step), "train", chosen, common=common, options=options, reduce="sum")
 
     def tell(self, round_: Round) -> Metrics:
@@ -85,32 +86,22 @@ class Averaging:
         mean_delta = reply.payload["delta"].double() / samples
         self._weights = (self._weights.double() + mean_delta).float()
         self._buffers = {
-            name: _averaged(reply.payload[BUFFER + name], samples, old)
-            for name, old in self._buffers.items()
-        }  # fmt: skip
-        validation = self._task.evaluate(
-            self._weights.unsqueeze(0), loss=self._loss, buffers=self._buffers
-        )  # fmt: skip
-        accuracy, loss = float(validation["accuracy"][0]), float(validation["loss"][0])
-        score = accuracy if self._task.classification else -loss
+            name: _averaged(reply.payload[BUFFER + name], samples, old) for name, old in self._buffers.items()
+        }
         self.step += 1
-        if score > self._best_score:
-            self._best, self._best_score = (self._weights, self._buffers), score
         trained = float(reply.payload["loss"][0]) / samples
         return {
             "round": self.step,
             "evaluations": None,
             "loss_best": trained,
             "loss_mean": trained,
-            "accuracy_validation": accuracy if self._task.classification else None,
-            "loss_validation": loss,
+            **self._validation(self._weights, self._buffers, self.step),
             "nonfinite": 0,
         }
 
     def result(self) -> Result:
         """Return the model of the run, as `returns` says."""
-        weights, buffers = self._best if self._returns == "best" else (self._weights, self._buffers)
-        return Result("model", weights, buffers)
+        return self._validation.best() if self._returns == "best" else self.champion()
 
     def champion(self) -> Result:
         """Return the global model of the round told last."""
@@ -119,17 +110,15 @@ class Averaging:
     def state_dict(self) -> dict[str, Any]:
         """Return weights, buffers, best model, counters."""
         return {
-            "step": self.step, "weights": self._weights,
-            "buffers": self._buffers, "best_weights": self._best[0], "best_buffers": self._best[1],
-            "best_score": self._best_score,
+            "step": self.step, "weights": self._weights, "buffers": self._buffers,
+            "validation": self._validation.state_dict(),
         }  # fmt: skip
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over what `state_dict` returned."""
         self.step = state["step"]
         self._weights, self._buffers = state["weights"], state["buffers"]
-        self._best = (state["best_weights"], state["best_buffers"])
-        self._best_score = state["best_score"]
+        self._validation.load_state_dict(state["validation"])
 
 
 def _averaged(total: Tensor, samples: float, old: Tensor) -> Tensor:

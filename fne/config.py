@@ -16,9 +16,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 
-from fne.errors import ConfigError, FneError
+from fne.errors import ConfigError, FneError, shown
 from fne.registry import add_plugin, catalogue, settings_model
-from fne.settings import Key, check, nearest, shown
+from fne.settings import Key, check, nearest
 from fne.yamltext import BROKEN, dump, parse, plain
 
 COMMAND_LINE = "command line"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 
 class FneError(ValueError):
@@ -23,7 +24,7 @@ class SettingError(FneError):
     """
 
     def __init__(self, key: str, value: object, allowed: str) -> None:
-        super().__init__(f"{key} = {value!r}: must be {allowed}")
+        super().__init__(f"{key} = {shown(value)}: must be {allowed}")
         self.key, self.value, self.allowed = key, value, allowed
 
 
@@ -45,6 +46,12 @@ class CheckpointError(FneError):
 
 class RunError(FneError):
     """A run that cannot go on: too few replies, a full disk. What was checkpointed stays."""
+
+
+def shown(value: Any, most: int = 80) -> str:
+    """Write a value as a config would: `true`, `null`, `'text'`; at most so many characters."""
+    text = {"None": "null", "True": "true", "False": "false"}.get(repr(value), repr(value))
+    return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -115,7 +115,10 @@ def build(config: Config) -> Experiment:
         evaluator,
         joined=config.evaluation.tiles == "joined",
     )
-    strategy.ask(tuple(sorted(nodes)))  # more nodes than there are, and the like, before there is a run folder
+    request = strategy.ask(tuple(sorted(nodes)))  # more nodes than there are, and the like: before there is a folder
+    quorum = config.engine.settings.get("quorum", 0)
+    if quorum > len(request.nodes):
+        raise SettingError("engine.quorum", quorum, f"at most the number of nodes in a step, {len(request.nodes)}")
     return Experiment(config, dataset, nodes, evaluator, task, strategy, worker)
 
 

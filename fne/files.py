@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import zipfile
@@ -23,6 +24,17 @@ def write_atomically(path: Path, data: bytes) -> None:
     except BaseException:
         scratch.unlink(missing_ok=True)
         raise
+    with contextlib.suppress(OSError):  # Windows opens no folder, some file systems flush none
+        _flush_folder(path.parent)
+
+
+def _flush_folder(folder: Path) -> None:
+    """Make a renaming in the folder outlast a power cut."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def torch_bytes(state: Any) -> bytes:

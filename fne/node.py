@@ -1,24 +1,26 @@
 """A client worker: one process with a device that hosts one node (a hospital) or many (a simulation).
 
-A node task is a registered generator function `task(worker, nodes, request)` that yields one payload a node, in
-order; it is called once a worker, which is what lets all hosted nodes share one pass.
+A node task is a registered generator function `task(worker, nodes, request, *, option, ...)` that yields one payload
+a node, in order; it is called once a worker, which is what lets all hosted nodes share one pass. Its keyword-only
+parameters are the options that a request may set; they are checked like a config's settings before the task runs.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
 
-from fne import randomness, registry
-from fne.errors import RunError
+from fne import randomness, registry, settings
+from fne.errors import FneError, RunError
 from fne.evolution.evaluate import Evaluator
-from fne.types import PROTOCOL_VERSION, Header, Reply, Request, Samples, Status, Tensors
+from fne.types import PROTOCOL_VERSION, Header, Reply, Request, Samples, Scalar, Status, Tensors
 
 
 class RefusedError(Exception):
@@ -73,7 +75,10 @@ class Node:
         return randomness.generator(header.seed, header.step, header.attempt, self.name, purpose)
 
     def private_generator(self, header: Header, purpose: str) -> torch.Generator:
-        """Return a generator that the server cannot repeat: for noise and for choices that must stay private."""
+        """Return a generator that the server cannot repeat: for noise and for choices that must stay private.
+
+        The same key, run, step and attempt give the same draws: an engine with real keys must name each run anew.
+        """
         seed = self.secrets.seed(header.run, header.step, header.attempt, self.name, purpose)
         return torch.Generator().manual_seed(seed)
 
@@ -109,13 +114,18 @@ class Worker:
         yield from self._run(hosted, request)
 
     def _run(self, nodes: Sequence[Node], request: Request) -> Iterator[Reply]:
-        task = registry.load("task", request.task)
         pending = list(nodes)
+        try:
+            task = registry.load("task", request.task)
+            options = _checked(task, request.task, tuple((k, type(v), v) for k, v in request.options.items()))
+        except FneError as error:
+            yield from (Reply(request.header, node.name, Status.REFUSED, str(error)[:300]) for node in nodes)
+            return
         while pending:
             kept = [dict(node.memory) for node in pending]
             answered = 0
             try:
-                payloads = iter(task(self, tuple(pending), request))
+                payloads = iter(task(self, tuple(pending), request, **options))
                 for node in pending:
                     payload = next(payloads, None)
                     if payload is None:
@@ -130,14 +140,15 @@ class Worker:
                     node.memory = memory
                 if answered == len(pending):
                     raise RuntimeError(
-                        f"task {request.task!r} breaks after its last reply: {_reason(error)}"
+                        f"task {request.task!r} breaks after its last reply: {_reason(error, tell=True)}"
                     ) from error
                 if answered == 0 and len(pending) > 1:  # a shared pass broke: who is to blame shows one by one
                     for node in pending:
                         yield from self._run([node], request)
                     return
                 status = Status.REFUSED if isinstance(error, RefusedError) else Status.FAILED
-                yield Reply(request.header, pending[answered].name, status, _reason(error))
+                culprit = pending[answered]
+                yield Reply(request.header, culprit.name, status, _reason(error, tell=culprit.secrets.simulated))
                 pending = pending[answered + 1 :]
 
 
@@ -147,8 +158,24 @@ def payload_of(request: Request, node: Node) -> Tensors:
     return {**request.common, **private} if private else request.common
 
 
-def _reason(error: Exception) -> str:
-    """Return a short reason: the error's type, text, and place in the code."""
+@functools.lru_cache(maxsize=64)  # they seldom change from step to step
+def _checked(
+    task: Callable[..., Iterator[Tensors]], name: str, options: tuple[tuple[str, type, Scalar], ...]
+) -> dict[str, Any]:
+    """Return a request's options, validated; raises `FneError` that names what is wrong."""
+    model = settings.model_of("options", registry.declared(task))
+    made, mistakes = settings.check(model, {key: value for key, _, value in options}, f"task {name!r}")
+    if mistakes:
+        raise FneError(f"task {name!r}: " + "; ".join(f"{m.key}: {m.text}" for m in mistakes))
+    return made
+
+
+def _reason(error: Exception, *, tell: bool) -> str:
+    """Return a short reason: the error's type and place, and its text if that cannot quote a real node's data.
+
+    The toolkit's own errors and refusals are written to be sent; of others a real site tells no text.
+    """
     frames = traceback.extract_tb(error.__traceback__)
     place = f" ({frames[-1].name}, line {frames[-1].lineno})" if frames and not isinstance(error, ValueError) else ""
-    return f"{type(error).__name__}: {error}{place}"[:300]
+    text = f": {error}" if tell or isinstance(error, FneError | RefusedError) else ""
+    return f"{type(error).__name__}{text}{place}"[:300]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -27,11 +27,23 @@ def generator(*parts: int | str) -> torch.Generator:
     return torch.Generator().manual_seed(derive_seed(*parts))
 
 
-@contextlib.contextmanager
-def seeded_initialisation(*parts: int | str) -> Iterator[None]:
-    """Seed torch's global CPU generator inside the block only: constructors and dropout know no other."""
+def draw_nodes(nodes: Sequence[str], count: int, *parts: int | str) -> tuple[str, ...]:
+    """Return `count` different nodes, in the order of `nodes`, drawn by `generator(*parts)`."""
     import torch
 
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(derive_seed(*parts))
+    picked = torch.randperm(len(nodes), generator=generator(*parts))[:count]
+    return tuple(nodes[i] for i in sorted(picked.tolist()))
+
+
+@contextlib.contextmanager
+def seeded_initialisation(*parts: int | str, device: torch.device | None = None) -> Iterator[None]:
+    """Seed torch's global generators, the CPU's and the device's, inside the block only: modules know no others."""
+    import torch
+
+    cuda = device is not None and device.type == "cuda"
+    with torch.random.fork_rng(devices=[device] if cuda else []):
+        seed = derive_seed(*parts)
+        torch.default_generator.manual_seed(seed)
+        if cuda:
+            torch.cuda.manual_seed(seed)
         yield

@@ -21,11 +21,11 @@ import importlib.metadata
 import importlib.util
 import inspect
 import sys
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from types import ModuleType
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel
@@ -129,10 +129,17 @@ def declared(thing: Any) -> dict[str, tuple[Any, Any]]:
     """Return the settings of an imported object by inspection; a test holds the catalogue to them."""
     signature = inspect.signature(thing)
     return {
-        name: (_evaluate(ast.parse(p.annotation, mode="eval").body, "", name), p.default)
+        name: (_annotation(p.annotation, name), ... if p.default is p.empty else p.default)
         for name, p in signature.parameters.items()
         if p.kind is p.KEYWORD_ONLY and name not in RESERVED
     }
+
+
+def _annotation(annotation: Any, name: str) -> Any:
+    """Return what an annotation means; it is text where its module postpones evaluation."""
+    if not isinstance(annotation, str):
+        return annotation
+    return _evaluate(ast.parse(annotation, mode="eval").body, "", name)
 
 
 # ------------------------------------------------------------------------------------------------ plugins
@@ -140,7 +147,7 @@ def add_plugin(path: Path) -> None:
     """Read a user's file; its entries join the catalogue, the file is imported when one of them is used."""
     path = path.resolve()
     if not path.is_file():
-        raise ConfigError([f"plugins: no file {path}; give a path to a Python file, relative to the config"])
+        raise ConfigError([f"plugins: no file {path}; give a path to a Python file"])
     digest = hashlib.sha256(str(path).encode()).hexdigest()[:8]
     module = f"fne_plugin_{path.stem}_{digest}"
     others = {key: e for key, e in {**_own_entries(), **_plugin_entries}.items() if e.module != module}
@@ -159,21 +166,40 @@ def plugin_digests() -> dict[str, str]:
     return {str(path): content for path, content in _plugin_files.values()}
 
 
-def _import(found: Entry) -> ModuleType:
-    if found.module not in _plugin_files:
-        return importlib.import_module(found.module)
-    if found.module not in sys.modules:
-        spec = importlib.util.spec_from_file_location(found.module, found.file)
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[found.module] = module
-        try:
-            spec.loader.exec_module(module)
-        except BaseException:
-            del sys.modules[found.module]
-            raise
-    return sys.modules[found.module]
+def _import(found: Entry) -> None:
+    try:
+        if found.module in _plugin_files:
+            _import_file(found)
+        else:
+            importlib.import_module(found.module)
+    except Exception as error:
+        if found.module.startswith("fne."):
+            raise  # a fault of the toolkit
+        raise FneError(
+            f"plugin {found.file}: {type(error).__name__}: {error}{_line(error, found.file)}; mend the file or install "
+            "what it needs"
+        ) from error
+
+
+def _import_file(found: Entry) -> None:
+    if found.module in sys.modules:
+        return
+    spec = importlib.util.spec_from_file_location(found.module, found.file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[found.module] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[found.module]
+        raise
+
+
+def _line(error: Exception, file: Path) -> str:
+    """Return ` (line n)`, where in the file an error came up; a syntax error says so itself."""
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
+    return f" (line {lines[-1]})" if lines else ""
 
 
 # ------------------------------------------------------------------------------------------------ reading
@@ -262,13 +288,34 @@ def _settings(node: ast.ClassDef | ast.FunctionDef, where: str) -> dict[str, tup
             continue
         if argument.annotation is None:
             raise ConfigError([f"{where}: setting {argument.arg!r} has no annotation; give it its type"])
-        value = ... if default is None else _evaluate(default, where, argument.arg)
+        value = ... if default is None else _evaluate(default, where, argument.arg, text=True)
         settings[argument.arg] = (_evaluate(argument.annotation, where, argument.arg), value)
     return settings
 
 
-def _evaluate(expression: ast.expr, where: str, key: str) -> Any:
+_LITERALS = (
+    ast.Constant, ast.Name, ast.Subscript, ast.Tuple, ast.List, ast.Dict, ast.keyword, ast.Load,
+    ast.UnaryOp, ast.USub, ast.UAdd, ast.Not, ast.BinOp, ast.BitOr, ast.Call,
+)  # fmt: skip
+"""What a declaration may consist of: to read a plugin must neither run its code nor take long."""
+
+
+def _check_literal(node: ast.AST, text: bool) -> None:
+    """Raise `ValueError` for what is no declaration; `text`: whether strings are values here, not names of types."""
+    if not isinstance(node, _LITERALS):
+        raise ValueError(f"{type(node).__name__} is not allowed")
+    if isinstance(node, ast.Call) and not (isinstance(node.func, ast.Name) and node.func.id == "Key"):
+        raise ValueError("only Key may be called")
+    if isinstance(node, ast.Constant) and isinstance(node.value, str) and not text:
+        raise ValueError("a type in quotes is not allowed")  # it would be evaluated as Python
+    literal = isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and node.value.id == "Literal"
+    for child in ast.iter_child_nodes(node):
+        _check_literal(child, text or literal or isinstance(node, ast.Call))
+
+
+def _evaluate(expression: ast.expr, where: str, key: str, *, text: bool = False) -> Any:
     try:
+        _check_literal(expression, text)
         code = compile(ast.Expression(expression), where, "eval")
         return eval(code, {"__builtins__": {}}, _VOCABULARY)
     except Exception as error:

@@ -9,9 +9,10 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import safetensors.torch
+from pydantic import BaseModel, Field, ValidationError
 from safetensors import SafetensorError, safe_open
 from torch import nn
 
@@ -22,7 +23,9 @@ from fne.evolution.genome import fill_buffers
 from fne.experiment import Experiment
 from fne.files import write_atomically
 from fne.randomness import seeded_initialisation
+from fne.settings import check, faults
 from fne.types import Result
+from fne.yamltext import parse
 
 CONFIG, SUMMARY, MODEL = "config.yaml", "summary.json", "model.safetensors"
 
@@ -33,7 +36,7 @@ def choose(
     out: str | Path | None,
     resume: str | Path | None,
 ) -> tuple[Path, Config]:
-    """Return the folder of a new or a resumed run and its config; arguments as of `fne.train`.
+    """Return the folder that a new or a resumed run asks for, and its config; arguments as of `fne.train`.
 
     Raises:
         CheckpointError: nothing to resume there, or other settings than the run's own; names the differences.
@@ -42,7 +45,7 @@ def choose(
         if config is None:
             raise FneError("train: give a config (a file or a bundled name, see fne list), or resume=FOLDER")
         wanted = _wanted(config, overrides)
-        return Path(out) if out is not None else _free_folder(wanted), wanted
+        return Path(out) if out is not None else Path("runs") / f"{wanted.name}-s{wanted.seed}", wanted
     folder = Path(resume)
     if not (folder / CONFIG).is_file():
         raise CheckpointError(f"{folder / CONFIG}: no run to resume there; give the folder of a run")
@@ -74,18 +77,26 @@ def _resolved_only(change: str) -> bool:
             and new in {"auto", "table", "0", "null", "None"})  # fmt: skip
 
 
-def _free_folder(config: Config) -> Path:
-    base = Path("runs") / f"{config.name}-s{config.seed}"
-    folder, number = base, 2
-    while (folder / CONFIG).exists():
-        folder, number = base.with_name(f"{base.name}-{number}"), number + 1
-    return folder
+def make_folder(folder: Path, *, numbered: bool) -> Path:
+    """Make and return the folder of a new run; `numbered`: a new one, with the first free number if it is taken."""
+    if not numbered:
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    free, number = folder, 1
+    while True:
+        try:
+            free.mkdir()  # of two processes one is the first
+            return free
+        except FileExistsError:
+            number += 1
+            free = folder.with_name(f"{folder.name}-{number}")
 
 
-def claim(folder: Path) -> None:
+def check_unused(folder: Path) -> None:
+    """Raise `RunError` where the folder, which this process holds, has a run in it."""
     if (folder / CONFIG).exists():
         raise RunError(f"{folder} holds a run already: --resume {folder} goes on with it, or choose another folder")
-    folder.mkdir(parents=True, exist_ok=True)
 
 
 def identity_of(config: Config) -> dict[str, Any]:
@@ -93,13 +104,21 @@ def identity_of(config: Config) -> dict[str, Any]:
     return {key: value for key, value in config.to_dict().items() if key not in {"name", "watch"}}
 
 
-def finished(folder: Path) -> dict[str, Any] | None:
-    """Return the summary of a finished run; where it is broken, the last checkpoint gives it again."""
+def finished(folder: Path, target: float | None) -> dict[str, Any] | None:
+    """Return the summary of a finished run; where it is broken, the last checkpoint gives it again.
+
+    A run that ended at its own `watch.target` and not yet at `target` is not finished.
+    """
     try:
         summary = json.loads((folder / SUMMARY).read_bytes())
     except (FileNotFoundError, ValueError):
         return None
-    return summary if isinstance(summary, dict) else None
+    if not isinstance(summary, dict):
+        return None
+    ended_at, accuracy = load_config(folder / CONFIG).watch.target, summary.get("accuracy_last")
+    if ended_at is None or accuracy is None or accuracy < ended_at:
+        return summary  # it came to its own end
+    return None if target is None or accuracy < target else summary
 
 
 @contextlib.contextmanager
@@ -132,7 +151,6 @@ def save_model(experiment: Experiment, result: Result, path: Path) -> str:
         "seed": config.seed,
         "shape": experiment.dataset.shape,
         "outputs": experiment.dataset.outputs,
-        "plugins": config.plugins,
     }
     # Clones: tied weights are one tensor, which the format refuses; loading them twice fills the one again.
     state = {name: value.contiguous().clone() for name, value in module.state_dict().items()}
@@ -141,25 +159,73 @@ def save_model(experiment: Experiment, result: Result, path: Path) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def load_model(folder: str | Path) -> nn.Module:
+class _Named(BaseModel, strict=True, extra="allow"):
+    name: str
+
+
+class _Made(BaseModel, strict=True):
+    """What a model file says of the module that its tensors belong to."""
+
+    model: _Named
+    seed: int
+    shape: list[Annotated[int, Field(ge=1)]]
+    outputs: Annotated[int, Field(ge=1)]
+
+
+def load_model(folder: str | Path, *, plugins: Sequence[str | Path] = ()) -> nn.Module:
     """Return the model of a run folder, on the CPU and in eval mode.
+
+    Args:
+        folder: of a finished run.
+        plugins: files to import for a model that is not the toolkit's. None is imported unasked: they are code, and
+            a run folder may come from anywhere.
 
     Raises:
         CheckpointError: the folder holds no finished run's model, or a damaged one.
+        FneError: the model is not registered; names the plugins that the run had.
     """
     path = Path(folder) / MODEL
     if not path.is_file():
         raise CheckpointError(f"{path}: no model there; only a finished run has one (fne train --resume {folder})")
     try:
         with safe_open(path, framework="pt") as file:
-            made = json.loads(file.metadata()["fne"])
+            made = _Made.model_validate_json(file.metadata()["fne"])
         tensors = safetensors.torch.load_file(path)
     except (SafetensorError, TypeError, KeyError, ValueError) as error:
-        raise CheckpointError(f"{path}: not the model of a run ({error}); restore the file or run again") from None
-    for plugin in made["plugins"]:
+        why = faults(error) if isinstance(error, ValidationError) else error
+        raise CheckpointError(f"{path}: not the model of a run ({why}); restore the file or run again") from None
+    for plugin in plugins:
         registry.add_plugin(Path(plugin))
-    build: Callable[..., nn.Module] = registry.load("model", made["model"].pop("name"))
-    with seeded_initialisation(made["seed"], "template"):  # as in the run: what is random but not saved
-        module = build(tuple(made["shape"]), made["outputs"], **made["model"])
-    module.load_state_dict(tensors)
+    name = made.model.name
+    if name not in registry.catalogue("model"):
+        raise FneError(_unregistered(path, name))
+    build: Callable[..., nn.Module] = registry.load("model", name)
+    declared = registry.settings_model(registry.entry("model", name))
+    settings, mistakes = check(declared, made.model.model_extra or {}, f"model {name!r}")
+    try:
+        if mistakes:
+            raise ValueError("; ".join(f"{mistake.key}: {mistake.text}" for mistake in mistakes))
+        with seeded_initialisation(made.seed, "template"):  # as in the run: what is random but not saved
+            module = build(tuple(made.shape), made.outputs, **settings)
+        module.load_state_dict(tensors)
+    except Exception as error:
+        raise CheckpointError(
+            f"{path}: does not fit model {name!r} as it is now ({' '.join(str(error).split())}); load it with the "
+            "version of fne and the plugins that it was made with, or run again"
+        ) from error
     return module.eval()
+
+
+def _unregistered(path: Path, name: str) -> str:
+    """Say which plugins the run had whose model nothing known here registers."""
+    config = path.with_name(CONFIG)
+    try:
+        tree, _ = parse(config.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError):
+        tree = None
+    plugins = tree.get("plugins") if isinstance(tree, dict) else None
+    had = [str(plugin) for plugin in plugins] if isinstance(plugins, list) else []
+    return (
+        f"{path}: model {name!r} is not registered; {config} names {', '.join(had) or 'no plugin'}. A plugin is code: "
+        f"give the files that you trust, fne.load_model({str(path.parent)!r}, plugins={had or ['FILE']})"
+    )

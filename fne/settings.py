@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
-from fne.errors import did_you_mean
+from fne.errors import did_you_mean, shown
 
 
 def Key(description: str, *, unit: str = "", allowed: str = "", **bounds: Any) -> Any:  # noqa: N802
@@ -149,10 +149,10 @@ def either(words: Iterable[str]) -> str:
     return f"{', '.join(first)} or {last}" if first else last
 
 
-def shown(value: Any, most: int = 80) -> str:
-    """Write a value as a config would: `true`, `null`, `'text'`; at most so many characters."""
-    text = {"None": "null", "True": "true", "False": "false"}.get(repr(value), repr(value))
-    return text if len(text) <= most else text[: most - 1] + "…"
+def faults(error: ValidationError) -> str:
+    """Write in one line what pydantic found, without the values: they may be long."""
+    details = error.errors(include_url=False, include_input=False)
+    return "; ".join(": ".join(filter(None, [".".join(map(str, d["loc"])), d["msg"]])) for d in details)
 
 
 def nearest(word: Any, known: Iterable[str]) -> str:

@@ -6,8 +6,9 @@ once, so a strategy that asks for `reduce="sum"` gets the weighted mean without 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor, nn
@@ -17,108 +18,140 @@ from fne.evolution import fitness
 from fne.evolution.genome import buffers_of, fill_buffers
 from fne.node import Node, Worker, payload_of
 from fne.randomness import seeded_initialisation
-from fne.registry import register
-from fne.types import Request, Samples, Tensors
+from fne.registry import Key, register
+from fne.types import Header, Request, Samples, Tensors
 
 BUFFER = "buffer."
 OPTIMIZER = "optimizer."
 _BATCH_NORM = nn.modules.batchnorm._BatchNorm
-OPTIMIZERS = ("sgd", "adam", "adadelta")
 
 
 @register("task", "fitness")
-def fitness_task(worker: Worker, nodes: Sequence[Node], request: Request) -> Iterator[Tensors]:
+def fitness_task(
+    worker: Worker,
+    nodes: Sequence[Node],
+    request: Request,
+    *,
+    loss: Annotated[Literal["nmse", "mse", "bce", "cross_entropy"], Key("what is summed over the samples")],
+    samples: Annotated[
+        Literal["all", "one"], Key("a node's samples, or one of them drawn from its public generator")
+    ] = "all",
+) -> Iterator[Tensors]:
     """Evaluate a population on each node's samples, without gradients.
 
-    Takes `population [P, D]` (common, or private for a slice of one's own); options `loss` and `samples` (`all`, or
-    `one`: a single sample drawn from the node's public generator). Yields `loss`, float32 `[P, 1]`, summed over the
-    samples in float64, and `samples`, int64 `[1]`. Samples of different nodes share a pass only with
-    `evaluation.tiles=joined`.
+    Takes `population [P, D]` (common, or private for a slice of one's own) and, where they differ from the model's
+    initial ones, `buffer.*`. Yields `loss`, float32 `[P, 1]`, summed over the samples in float64, and `samples`, int64
+    `[1]`. Samples of different nodes share a pass only with `evaluation.tiles=joined`.
     """
-    loss = str(request.options["loss"])
-    parts = [_chosen(node, request) for node in nodes]
-    evaluate = worker.evaluator.sample_losses
+    parts = [node.data if samples == "all" else _one(node, request) for node in nodes]
+    evaluate = functools.partial(worker.evaluator.sample_losses, loss=loss, buffers=buffers_in(request.common))
     if worker.joined and len(nodes) > 1 and not request.private:
         joined = Samples(torch.cat([s.x for s in parts]), torch.cat([s.y for s in parts]))
-        all_losses = evaluate(request.common["population"], joined, loss)
+        all_losses = evaluate(request.common["population"], joined)
         per_node = iter(torch.split(all_losses, [len(s) for s in parts], dim=1))
     else:
         per_node = (
-            evaluate(payload_of(request, node)["population"], part, loss)
-            for node, part in zip(nodes, parts, strict=True)
+            evaluate(payload_of(request, node)["population"], part) for node, part in zip(nodes, parts, strict=True)
         )
     for part, losses in zip(parts, per_node, strict=True):
         total = losses.sum(dim=1, keepdim=True, dtype=torch.float64).float().cpu()
         yield {"loss": total, "samples": torch.tensor([len(part)])}
 
 
-def _chosen(node: Node, request: Request) -> Samples:
-    if request.options.get("samples", "all") == "all":
-        return node.data
+def buffers_in(tensors: Tensors) -> dict[str, Tensor]:
+    """Return the buffers among a message's tensors, by their name in the module."""
+    return {name.removeprefix(BUFFER): value for name, value in tensors.items() if name.startswith(BUFFER)}
+
+
+def _one(node: Node, request: Request) -> Samples:
     pick = torch.randint(len(node.data), (1,), generator=node.generator(request.header, "sample"))
     return node.data.take(pick.to(node.data.x.device))
 
 
 @register("task", "train")
-def train_task(worker: Worker, nodes: Sequence[Node], request: Request) -> Iterator[Tensors]:
+def train_task(
+    worker: Worker,
+    nodes: Sequence[Node],
+    request: Request,
+    *,
+    loss: Annotated[Literal["nmse", "mse", "bce", "cross_entropy"], Key("what is minimised")],
+    lr: Annotated[float, Key("learning rate", gt=0)],
+    epochs: Annotated[int, Key("passes over the node's samples", unit="epochs", ge=1)] = 1,
+    batch_size: Annotated[int, Key("0: all samples at once", unit="samples", ge=0)] = 0,
+    optimizer: Annotated[Literal["sgd", "adam", "adadelta"], Key("new each time, but for keep_optimizer")] = "sgd",
+    momentum: Annotated[float, Key("of sgd", ge=0, lt=1)] = 0.0,
+    mu: Annotated[float, Key("FedProx: mu / 2 * ||w - w_global||^2 joins the loss", ge=0)] = 0.0,
+    keep_optimizer: Annotated[bool, Key("its state stays in the node's memory between steps")] = False,
+) -> Iterator[Tensors]:
     """Train the given weights on each node's samples by gradient descent and answer with the change.
 
-    Takes `parameters [D]` and `buffer.*`; options `loss`, `epochs`, `batch_size` (0: all samples at once), `optimizer`
-    with `lr` and `momentum`, `mu` (FedProx: mu / 2 * ||w - w_global||^2 joins the loss), `keep_optimizer` (the
-    optimizer's state stays in the node's memory between steps). Yields `delta [D]` times the sample count, buffers
-    times the count in float64 or int64, `loss` (summed over the samples of the last epoch) and `samples`. Layers that
-    draw (dropout) do so from the run's seed. Raises `RunError` where training leaves the finite numbers.
+    Takes `parameters [D]` and `buffer.*`. Yields `delta [D]` and float buffers times the sample count, integer buffers
+    times the count as int64, `loss` (summed over the samples of the last epoch) and `samples`. Raises `RunError` where
+    training leaves the finite numbers.
     """
+    layout, module = worker.evaluator.layout, worker.module
     for node in nodes:
-        yield _train(worker, node, request)
+        given = payload_of(request, node)
+        start, before = given["parameters"], buffers_in(given)
+        layout.fill(module, start.to(worker.device))
+        fill_buffers(module, before)
+        named = dict(module.named_parameters())
+        parameters = [named[leaf.name] for leaf in layout.leaves]
+        method = make_optimizer(optimizer, parameters, lr=lr, momentum=momentum)
+        if keep_optimizer:
+            _restore(method, node.memory)
+        count = len(node.data)
+        total = _descend(
+            worker, node, request.header, method, parameters, loss, epochs=epochs, size=batch_size or count, mu=mu
+        )
+        weighted, after = (layout.flatten(module) - start.cpu()) * count, buffers_of(module)
+        bad = [leaf.name for leaf in layout.leaves if not weighted[leaf.start : leaf.stop].isfinite().all()]
+        bad += [name for name, b in after.items() if not (b.isfinite() | (b == before[name].cpu())).all()]
+        if bad:  # a buffer may hold infinities from the start, such as a mask
+            raise RunError(f"training diverged: non-finite values in {bad[0]!r}; lower strategy.lr = {lr}")
+        if keep_optimizer:
+            _keep(method, node.memory)
+        sums = {  # exact in float64: a buffer that nobody changes must come back with its bits
+            BUFFER + name: (b.double() if b.is_floating_point() else b.long()) * count for name, b in after.items()
+        }
+        yield {"delta": weighted, **sums, "loss": total.cpu().reshape(1), "samples": torch.tensor([count])}
 
 
-def _train(worker: Worker, node: Node, request: Request) -> Tensors:
-    given, options, module = payload_of(request, node), request.options, worker.module
-    layout = worker.evaluator.layout
-    start = given["parameters"]
-    layout.fill(module, start.to(worker.device))
-    fill_buffers(module, {name.removeprefix(BUFFER): b for name, b in given.items() if name.startswith(BUFFER)})
-    named = dict(module.named_parameters())
-    parameters = [named[leaf.name] for leaf in layout.leaves]
-    anchors = [p.detach().clone() for p in parameters]
-    optimizer = make_optimizer(parameters, options)
-    if options.get("keep_optimizer", False):
-        _restore(optimizer, node.memory)
-    header, order = request.header, node.generator(request.header, "batches")
-    count, mu = len(node.data), float(options.get("mu", 0.0))
-    size = int(options["batch_size"]) or count
+def _descend(
+    worker: Worker,
+    node: Node,
+    header: Header,
+    method: torch.optim.Optimizer,
+    parameters: Sequence[Tensor],
+    loss: str,
+    *,
+    epochs: int,
+    size: int,
+    mu: float,
+) -> Tensor:
+    """Train the worker's module on a node's samples; returns the loss summed over the last epoch, float64."""
+    module, device, data = worker.module, worker.device, node.data
+    anchors = [p.detach().clone() for p in parameters] if mu else []
+    order = node.generator(header, "batches")
+    total = torch.zeros((), dtype=torch.float64, device=device)
     module.train()
     try:
-        with seeded_initialisation(header.seed, header.step, header.attempt, node.name, "dropout"):
-            for _ in range(int(options["epochs"])):
-                total = torch.zeros((), dtype=torch.float64, device=worker.device)
-                permuted = torch.randperm(count, generator=order).to(worker.device)
+        with seeded_initialisation(header.seed, header.step, header.attempt, node.name, "dropout", device=device):
+            for _ in range(epochs):
+                total.zero_()
+                permuted = torch.randperm(len(data), generator=order).to(device)
                 for batch in _batches(permuted, size, module):
-                    logits = module(node.data.x[batch]).unsqueeze(0)
-                    losses = fitness.sample_losses(
-                        str(options["loss"]), logits, node.data.y[batch], worker.evaluator.output
-                    )
-                    objective = losses.mean()
-                    optimizer.zero_grad(set_to_none=True)
-                    objective.backward()  # type: ignore[no-untyped-call]
+                    logits = module(data.x[batch]).unsqueeze(0)
+                    losses = fitness.sample_losses(loss, logits, data.y[batch], worker.evaluator.output)
+                    method.zero_grad(set_to_none=True)
+                    losses.mean().backward()  # type: ignore[no-untyped-call]
                     if mu:  # the gradient of mu / 2 * ||w - w_global||^2, apart: mu = 0 is FedAvg, bit for bit
                         _pull(parameters, anchors, mu)
-                    optimizer.step()
+                    method.step()
                     total += losses.detach().sum(dtype=torch.float64)
     finally:
         module.eval()
-    weighted, buffers = (layout.flatten(module) - start.cpu()) * count, buffers_of(module)
-    bad = [leaf.name for leaf in layout.leaves if not weighted[leaf.start : leaf.stop].isfinite().all()]
-    bad += [name for name, b in buffers.items() if not (b.isfinite() | (b == given[BUFFER + name].cpu())).all()]
-    if bad:  # a buffer may hold infinities from the start, such as a mask
-        raise RunError(f"training diverged: non-finite values in {bad[0]!r}; lower strategy.lr = {options['lr']}")
-    if options.get("keep_optimizer", False):
-        _keep(optimizer, node.memory)
-    sums = {  # exact in float64: a buffer that nobody changes must come back with its bits
-        BUFFER + name: (b.double() if b.is_floating_point() else b.long()) * count for name, b in buffers.items()
-    }
-    return {"delta": weighted, **sums, "loss": total.cpu().reshape(1), "samples": torch.tensor([count])}
+    return total
 
 
 def _batches(order: Tensor, size: int, module: nn.Module) -> list[Tensor]:
@@ -136,11 +169,10 @@ def _pull(parameters: Sequence[Tensor], anchors: Sequence[Tensor], mu: float) ->
             parameter.grad.add_(parameter - anchor, alpha=mu)
 
 
-def make_optimizer(parameters: Sequence[Tensor], options: Any) -> torch.optim.Optimizer:
-    """Return the optimizer that the options name (`OPTIMIZERS`)."""
-    lr, name = float(options["lr"]), options["optimizer"]
+def make_optimizer(name: str, parameters: Sequence[Tensor], *, lr: float, momentum: float) -> torch.optim.Optimizer:
+    """Return `sgd`, `adam` or `adadelta` (rho 0.95, eps 1e-7: the control of the FNE paper, section 3.2)."""
     if name == "sgd":
-        return torch.optim.SGD(parameters, lr=lr, momentum=float(options.get("momentum", 0.0)))
+        return torch.optim.SGD(parameters, lr=lr, momentum=momentum)
     if name == "adam":
         return torch.optim.Adam(parameters, lr=lr)
     return torch.optim.Adadelta(parameters, lr=lr, rho=0.95, eps=1e-7)

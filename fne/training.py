@@ -25,7 +25,19 @@ from fne.errors import RunError
 from fne.evolution.fitness import DISPLAY_SIGN
 from fne.experiment import Experiment, build, on_device
 from fne.files import write_atomically
-from fne.runfolder import CONFIG, MODEL, SUMMARY, choose, claim, finished, identity_of, load_model, locked, save_model
+from fne.runfolder import (
+    CONFIG,
+    MODEL,
+    SUMMARY,
+    check_unused,
+    choose,
+    finished,
+    identity_of,
+    load_model,
+    locked,
+    make_folder,
+    save_model,
+)
 from fne.types import Engine, Metrics, Round, Strategy
 from fne.watch.checkpoint import Checkpoint
 from fne.watch.history import History
@@ -51,7 +63,7 @@ def train(
         config: a file, a bundled name, a mapping; `None` with `resume`: the run's own.
         overrides: `key=value` settings, such as `strategy.rounds=50`.
         out: run folder; default `runs/NAME-sSEED`, with a number where that is taken.
-        resume: folder of a run to go on with, bit for bit.
+        resume: folder of a run to go on with, bit for bit; one that ended at `watch.target` goes on to a higher one.
         stop_after: end after this step with a checkpoint; the horizon stays.
         quiet: no progress bar.
 
@@ -63,15 +75,16 @@ def train(
     """
     folder, wanted = choose(config, overrides, out, resume)
     begun = time.process_time()
-    summary = finished(folder) if resume is not None else None
+    summary = finished(folder, wanted.watch.target) if resume is not None else None
     if summary is not None:
         return summary
     experiment = build(wanted)
     try:
         if resume is None:
-            claim(folder)
+            folder = make_folder(folder, numbered=out is None)
         with locked(folder):
-            write_atomically(folder / CONFIG, experiment.config.to_yaml().encode())
+            if resume is None:
+                check_unused(folder)
             return _run(experiment, folder, begun, resuming=resume is not None, stop_after=stop_after, quiet=quiet)
     except OSError as error:
         raise RunError(
@@ -88,28 +101,33 @@ def _run(
     loss = str(config.strategy.settings.get("loss") or ("cross_entropy" if experiment.task.classification else "mse"))
     sign = DISPLAY_SIGN.get(loss, 1)
     connect: Callable[..., Engine] = registry.load("engine", config.engine.name)
-    engine = connect(experiment.worker, f"{config.name}-s{config.seed}", folder, **config.engine.settings)
-    totals = Totals(begun)
-    identity = {
-        "model": experiment.task.layout.signature,
-        "horizon": strategy.horizon,
-        "settings": hashlib.sha256(json.dumps(identity_of(config), sort_keys=True).encode()).hexdigest(),
-        "plugins": sorted(_plugins(config).values()),
-    }
-
-    def extras() -> dict[str, Any]:
-        history.sync()
-        return {
-            "position": history.position, "pending": history.pending, "totals": totals.state_dict(),
-        }  # fmt: skip
-
-    checkpoint = Checkpoint(folder, watch.checkpoint_every, engine, identity, extras)
-    state = checkpoint.read() if resuming else None
-    kept: dict[str, Any] = state["extras"] if state else {"position": 0, "pending": ""}
-    if state:
-        strategy.load_state_dict(state["strategy"])
-        engine.load(state["step"])
     with contextlib.ExitStack() as stack:
+        engine = connect(experiment.worker, f"{config.name}-s{config.seed}", folder, **config.engine.settings)
+        stack.callback(engine.close)
+        totals = Totals(begun)
+        identity = {
+            "model": experiment.task.layout.signature,
+            "horizon": strategy.horizon,
+            "settings": hashlib.sha256(json.dumps(identity_of(config), sort_keys=True).encode()).hexdigest(),
+            "plugins": sorted(_plugins(config).values()),
+        }
+
+        def extras() -> dict[str, Any]:
+            history.sync()
+            return {
+                "position": history.position, "pending": history.pending, "totals": totals.state_dict(),
+            }  # fmt: skip
+
+        checkpoint = Checkpoint(folder, watch.checkpoint_every, engine, identity, extras)
+        state = checkpoint.read() if resuming else None
+        kept: dict[str, Any] = state["extras"] if state else {"position": 0, "pending": ""}
+        if state:
+            strategy.load_state_dict(state["strategy"])
+            engine.load(state["step"])
+        if resuming:
+            for stale in (SUMMARY, MODEL):  # of a run that goes on to another target
+                (folder / stale).unlink(missing_ok=True)
+        write_atomically(folder / CONFIG, config.to_yaml().encode())
         resume_at = kept["position"] if resuming else None
         history = stack.enter_context(History(folder, watch.every, resume_at, kept["pending"]))
         interrupted = stack.enter_context(_interrupts())
@@ -135,7 +153,6 @@ def _run(
         if not stops.reached and (stop_after is None or strategy.step < stop_after):
             loop.run(strategy, engine, callbacks=callbacks)
         checkpoint.write(strategy)
-    engine.close()
     if not (strategy.done or stops.reached):
         return {
             "name": config.name, "seed": config.seed, "steps": strategy.step, "folder": str(folder),
@@ -165,13 +182,12 @@ def _finish(experiment: Experiment, folder: Path, totals: Totals, loss: str) -> 
         "seed": config.seed,
         "steps": strategy.step,
         "finished": True,
-        **totals.summary(len(experiment.nodes)),
+        **totals.summary(len(experiment.nodes), federated=not getattr(strategy, "pooled", False)),
         "accuracy_test": float(test["accuracy"][0]) if labels else None,
         "loss": loss,
         "loss_test": float(test["loss"][0]),
         "best_value": None,
         "best_point": None,
-        "snapshots": 0,
         "model_sha256": digest,
         "plugins": _plugins(config),
         "device": experiment.worker.device.type,

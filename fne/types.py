@@ -40,7 +40,7 @@ class Status(StrEnum):
 
 @dataclass(frozen=True)
 class Header:
-    """What every message carries. `run` and `attempt` are stamped by the engine, the rest by the strategy.
+    """What every message carries. `run` is stamped by the engine, as is `attempt` where a step is tried again.
 
     A node's public generator is seeded from (seed, step, attempt, node, purpose).
     """
@@ -88,12 +88,13 @@ class Reply:
 
 @dataclass(frozen=True)
 class Traffic:
-    """Bytes of one step by node: of the tensors alone (payload) and of the encoded frames."""
+    """Bytes of one step by node: of the tensors alone (payload) and of the encoded frames; snapshots among them."""
 
     payload_down: Mapping[str, int]
     payload_up: Mapping[str, int]
     encoded_down: Mapping[str, int]
     encoded_up: Mapping[str, int]
+    snapshots: int = 0
 
 
 @dataclass(frozen=True)
@@ -206,7 +207,11 @@ Metrics = dict[str, Any]
 
 @runtime_checkable
 class Strategy(Protocol):
-    """A method: a plain class, no base. Hyper-parameters are keyword-only with the paper's values as defaults."""
+    """A method: a plain class, no base. Hyper-parameters are keyword-only with the paper's values as defaults.
+
+    Two members are optional: `pooled = True` (not federated: all data go to one node) and `champion()`, the `Result`
+    of the step told last, which `watch.champions` keeps.
+    """
 
     seed: int
 
@@ -226,7 +231,10 @@ class Strategy(Protocol):
         ...
 
     def ask(self, nodes: Sequence[str]) -> Request:
-        """Return the next request; `nodes` are all nodes there are, sorted."""
+        """Return the next request; `nodes` are all nodes there are, sorted.
+
+        Asked again before `tell`, it returns the same request and changes nothing.
+        """
         ...
 
     def tell(self, round_: Round) -> Metrics:

@@ -7,18 +7,19 @@ Engines measure traffic on frames really made; a frame is a list of buffers, so 
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, TypeVar
 
 import torch
+from pydantic import BaseModel, Field, ValidationError
 from torch import Tensor
 
 from fne.errors import FneError
-from fne.types import PROTOCOL_VERSION, Header, Reply, Request, Status, Tensors
+from fne.settings import faults
+from fne.types import PROTOCOL_VERSION, Header, Reply, Request, Scalar, Status, Tensors
 
 _MAGIC = b"FNE" + bytes([PROTOCOL_VERSION])
 _DTYPES = {
@@ -77,9 +78,11 @@ def decode(frame: bytes) -> tuple[dict[str, Any], dict[str, Tensor]]:
     try:
         head = json.loads(frame[8:body])
         meta = head["meta"]
-        described = [(str(n), _DTYPES[k], [int(s) for s in shape]) for n, k, shape in head["tensors"]]
+        described = [(_exact(str, n), _DTYPES[k], [_exact(int, s) for s in shape]) for n, k, shape in head["tensors"]]
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise WireError(f"frame with a broken head: {error!r}") from None
+    if len({name for name, _, _ in described}) < len(described):
+        raise WireError("frame with two tensors of one name")
     tensors: dict[str, Tensor] = {}
     at = body
     for name, dtype, shape in described:
@@ -87,6 +90,8 @@ def decode(frame: bytes) -> tuple[dict[str, Any], dict[str, Tensor]]:
         if min(shape, default=0) < 0 or at + size > len(frame):
             raise WireError(f"frame cut off in tensor {name!r}: {len(frame)} bytes, {at + size} announced")
         raw = bytearray(frame[at : at + size])
+        if dtype is torch.bool and raw.translate(None, b"\0\1"):
+            raise WireError(f"frame with a byte other than 0 and 1 in tensor {name!r} of type bool")
         flat = torch.frombuffer(raw, dtype=dtype) if raw else torch.empty(0, dtype=dtype)
         try:
             tensors[name] = flat.reshape(shape)
@@ -98,11 +103,62 @@ def decode(frame: bytes) -> tuple[dict[str, Any], dict[str, Tensor]]:
     return meta, tensors
 
 
+T = TypeVar("T")
+
+
+def _exact(kind: type[T], value: Any) -> T:
+    if type(value) is not kind:  # true is no number here
+        raise TypeError(f"{value!r} is not of type {kind.__name__}")
+    return value
+
+
 # ------------------------------------------------------------------------------------------------ messages
+class _Strict(BaseModel, strict=True, extra="forbid"):
+    """What is sent besides tensors; the fields are those of `fne.types`."""
+
+
+class _Header(_Strict):
+    seed: int
+    step: Annotated[int, Field(ge=0)]
+    run: str
+    attempt: Annotated[int, Field(ge=0)]
+    protocol: int
+
+
+class _RequestMeta(_Strict):
+    header: _Header
+    task: str
+    options: dict[str, Scalar]
+    reduce: Literal["none", "sum"]
+
+
+class _PrivateMeta(_Strict):
+    node: str
+
+
+class _ReplyMeta(_Strict):
+    header: _Header
+    node: str
+    status: Annotated[Status, Field(strict=False)]
+    reason: Annotated[str, Field(max_length=1000)]
+
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def _decode_as(model: type[M], what: str, frame: bytes) -> tuple[M, dict[str, Tensor]]:
+    try:
+        meta, tensors = decode(frame)
+        return model.model_validate(meta), tensors
+    except (ValidationError, WireError) as error:
+        why = faults(error) if isinstance(error, ValidationError) else str(error)
+        raise WireError(f"frame that is no {what}: {why[:300]}") from None
+
+
 def request_frames(request: Request) -> tuple[Frame, dict[str, Frame]]:
     """Return the frame that goes to every addressee and the further frames of single ones."""
     meta = {
-        "header": asdict(request.header), "task": request.task, "options": dict(request.options),
+        "header": vars(request.header), "task": request.task, "options": dict(request.options),
         "reduce": request.reduce,
     }  # fmt: skip
     common = encode(meta, request.common)
@@ -110,38 +166,24 @@ def request_frames(request: Request) -> tuple[Frame, dict[str, Frame]]:
 
 
 def decode_request(common: bytes, private: Mapping[str, bytes], nodes: Sequence[str]) -> Request:
-    """Return the request as the given nodes' worker receives it."""
-    meta, tensors = decode(common)
-    with _well_formed("request"):
-        return Request(
-            header=Header(**meta["header"]),
-            task=meta["task"],
-            nodes=tuple(nodes),
-            common=tensors,
-            private={node: decode(frame)[1] for node, frame in private.items()},
-            options=meta["options"],
-            reduce=meta["reduce"],
-        )
+    """Return the request as the given nodes' worker receives it; raises `WireError` for anything else."""
+    meta, tensors = _decode_as(_RequestMeta, "request", common)
+    own = {}
+    for node, frame in private.items():
+        addressee, own[node] = _decode_as(_PrivateMeta, "request", frame)
+        if addressee.node != node:
+            raise WireError(f"frame that is no request to {node!r}: it is addressed to {addressee.node!r}")
+    header = Header(**meta.header.model_dump())
+    return Request(header, meta.task, tuple(nodes), tensors, own, meta.options, meta.reduce)
 
 
 def reply_frame(reply: Reply) -> Frame:
     """Return a reply's frame."""
-    meta = {"header": asdict(reply.header), "node": reply.node, "status": reply.status, "reason": reply.reason}
+    meta = {"header": vars(reply.header), "node": reply.node, "status": reply.status, "reason": reply.reason}
     return encode(meta, reply.payload)
 
 
 def decode_reply(frame: bytes) -> Reply:
-    """Return the reply of a frame."""
-    meta, tensors = decode(frame)
-    with _well_formed("reply"):
-        return Reply(Header(**meta["header"]), meta["node"], Status(meta["status"]), meta["reason"], tensors)
-
-
-@contextlib.contextmanager
-def _well_formed(what: str) -> Iterator[None]:
-    try:
-        yield
-    except (KeyError, TypeError, AttributeError) as error:
-        raise WireError(f"frame that is no {what}: {error!r}") from None
-    except ValueError as error:  # a status that is not of the enum, or a WireError of a part
-        raise WireError(f"frame that is no {what}: {error}") from None
+    """Return the reply of a frame; raises `WireError` for anything that `reply_frame` did not make."""
+    meta, tensors = _decode_as(_ReplyMeta, "reply", frame)
+    return Reply(Header(**meta.header.model_dump()), meta.node, meta.status, meta.reason, tensors)

@@ -345,7 +345,7 @@ def test_where_all_diverge_the_run_ends_with_the_reason(laboratory: Build, cloud
     nodes = {name: Samples(d.x * torch.nan, d.y) for name, d in clouds(3, 4).items()}
     lab = laboratory(network, nodes)
     strategy = fedavg(lab.task, seed=0, fraction=1.0)
-    with pytest.raises(RunError, match=r"0 of 2 nodes answered, engine\.quorum = 1\. n0: RunError: training diverged"):
+    with pytest.raises(RunError, match=r"0 of 2 nodes answered, .* n0: RunError: training diverged"):
         run(strategy, lab.engine)
 
 

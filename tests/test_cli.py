@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import os
 import re
+import runpy
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +18,18 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import save
 from torch import nn
 
 import fne
 from fne import registry
 from fne.cli import main
 from fne.config import list_bundled
-from fne.errors import CheckpointError, RunError
+from fne.errors import CheckpointError, FneError, RunError
 from fne.evolution.fitness import correct
 from fne.experiment import load_dataset
 from fne.registry import KINDS, catalogue
-from fne.runfolder import locked
+from fne.runfolder import locked, make_folder
 from fne.watch.history import read_history
 from fne.watch.report import markdown_table, read_summary
 
@@ -298,7 +302,7 @@ def test_show_of_a_plugin_and_of_every_config(plugin: Any, prints: Any, tmp_path
         (["data.partition=subject"], ["subject"]),
         (["evaluation.path=stacked", "model=vgg"], ["vgg"]),
         (["engine.device=cuda"] if not torch.cuda.is_available() else ["engine.device=tpu"], ["engine.device"]),
-        (["engine.quorum=3"], ["2 of 2 nodes answered", "engine.quorum = 3"]),
+        (["engine.quorum=3"], ["engine.quorum = 3: must be at most the number of nodes in a step, 2"]),
         (["model=cnn"], ["cnn"]),
         (["plugins=[none.py]"], ["plugins", "none.py"]),
         (["data.path=here"], ["data.path", "unknown key"]),
@@ -307,8 +311,7 @@ def test_show_of_a_plugin_and_of_every_config(plugin: Any, prints: Any, tmp_path
 def test_what_cannot_be_is_refused(words: list[str], said: list[str], tmp_path: Path, fails: Any) -> None:
     text = fails("train", *SHORT, *words, "--out", str(tmp_path / "run"))
     assert [part for part in said if part not in text] == [], text
-    if words != ["engine.quorum=3"]:
-        assert not (tmp_path / "run").exists(), "the corrected command may use the same folder"
+    assert not (tmp_path / "run").exists(), "the corrected command may use the same folder"
 
 
 @pytest.mark.parametrize(
@@ -385,6 +388,77 @@ def test_load_model_says_what_is_wrong(tmp_path: Path) -> None:
         (tmp_path / "model.safetensors").write_bytes(content)
         with pytest.raises(fne.errors.CheckpointError, match="not the model of a run"):  # type: ignore[attr-defined]
             fne.load_model(tmp_path)
+
+
+MADE: dict[str, Any] = {"model": {"name": "logistic"}, "seed": 0, "shape": [4], "outputs": 3}
+TENSORS = {"linear.weight": torch.zeros(3, 4), "linear.bias": torch.zeros(3)}
+
+
+@pytest.mark.parametrize(
+    ("changed", "tensors", "said"),
+    [
+        ({}, {}, "does not fit model 'logistic' as it is now .*Missing key"),
+        ({"shape": [5]}, TENSORS, "does not fit model 'logistic' as it is now .*size mismatch"),
+        ({"model": {"name": "logistic", "widht": 3}}, TENSORS, "does not fit .*widht: unknown key of model 'logistic'"),
+        ({"model": {"name": "mlp", "hidden": [0]}}, TENSORS, "does not fit .*hidden: must be a list"),
+        ({"seed": None}, TENSORS, r"not the model of a run \(seed: Input should be a valid integer\)"),
+        ({"shape": "4"}, TENSORS, r"not the model of a run \(shape: "),
+        ({"outputs": 0}, TENSORS, r"not the model of a run \(outputs: "),
+        ({"model": {"hidden": [3]}}, TENSORS, r"not the model of a run \(model.name: Field required\)"),
+        (None, TENSORS, "not the model of a run"),
+        ([], TENSORS, "not the model of a run"),
+    ],
+)
+def test_a_model_file_with_odd_contents(
+    changed: Any, tensors: dict[str, torch.Tensor], said: str, tmp_path: Path
+) -> None:
+    def write(made: Any, tensors: dict[str, torch.Tensor]) -> None:
+        (tmp_path / "model.safetensors").write_bytes(save(tensors, metadata={"fne": json.dumps(made)}))
+
+    write(MADE, TENSORS)
+    assert torch.equal(fne.load_model(tmp_path)(torch.ones(2, 4)), torch.zeros(2, 3))
+    write({**MADE, **changed} if isinstance(changed, dict) else changed, tensors)
+    with pytest.raises(CheckpointError, match=said) as caught:
+        fne.load_model(tmp_path)
+    assert str(tmp_path / "model.safetensors") in str(caught.value)
+    assert "run again" in str(caught.value)
+
+
+def test_a_run_folder_executes_nothing_unasked(plugin: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, mark = tmp_path / "run", tmp_path / "mark"
+    fne.train(plugin(), ["strategy.rounds=1"], out=folder)
+    assert str(tmp_path).encode() not in (folder / "model.safetensors").read_bytes(), "no path goes with the file"
+    file = tmp_path / "mine.py"
+    file.write_text(f"{PLUGIN}\nopen({str(mark)!r}, 'w').close()\n")
+    for name in ("_plugin_entries", "_plugin_files"):  # as in a new process
+        monkeypatch.setattr(registry, name, {})
+    with pytest.raises(FneError, match=f"{folder}/model.safetensors: model 'tiny' is not registered") as caught:
+        fne.load_model(folder)
+    assert f"{folder}/config.yaml names {file}. " in str(caught.value)
+    assert str(caught.value).endswith(f"fne.load_model({str(folder)!r}, plugins=[{str(file)!r}])")
+    assert not mark.exists()
+    (folder / "config.yaml").unlink()
+    with pytest.raises(FneError, match=r"names no plugin\. .*plugins=\['FILE'\]\)"):
+        fne.load_model(folder)
+    for module in [name for name in sys.modules if name.startswith("fne_plugin_mine_")]:
+        del sys.modules[module]
+    assert fne.load_model(folder, plugins=[file]).inner.weight.shape == (4, 20)
+    assert mark.exists()
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("import nosuch", "ModuleNotFoundError: No module named 'nosuch' (line "),
+        ("1 / 0", "ZeroDivisionError: division by zero (line "),
+        ("return", "SyntaxError: 'return' outside function (mine.py, line "),
+    ],
+)
+def test_a_plugin_that_cannot_be_imported(code: str, said: str, plugin: Any, fails: Any, tmp_path: Path) -> None:
+    source = plugin()
+    (tmp_path / "mine.py").write_text(f"{PLUGIN}\n{code}\n")
+    assert f"plugin {tmp_path / 'mine.py'}: {said}" in fails("train", source, "--out", str(tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
 
 
 def test_train_prints_table_folder_and_tensorboard(
@@ -470,7 +544,8 @@ def test_plugins_run(plugin: Any, tmp_path: Path, prints: Any) -> None:
     summary = read_summary_file(folder)
     assert (summary["dataset"], summary["model"], summary["nodes"]) == ("mine", "tiny", 5)
     assert list(summary["plugins"]) == [str(tmp_path / "mine.py")]
-    code = f"import fne; print(fne.load_model({str(folder)!r}).inner.weight.shape)"
+    given = [str(tmp_path / "mine.py")]
+    code = f"import fne; print(fne.load_model({str(folder)!r}, plugins={given!r}).inner.weight.shape)"
     fresh = subprocess.run([sys.executable, "-c", code], cwd="/", capture_output=True, text=True)
     assert fresh.stdout == "torch.Size([3, 20])\n", fresh.stderr
     prints("train", source, "-q", "--out", str(tmp_path / "part"), "model.width=3", "--stop-after", "2")
@@ -524,6 +599,24 @@ def test_an_engine_of_ones_own_is_used(plugin: Any, tmp_path: Path) -> None:
     assert sent == [0, "closed", 1, 2, 3, "closed"]
 
 
+def test_an_engine_is_closed_where_a_run_fails(plugin: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = plugin(engine={"name": "mine"})
+    fne.train(source, out=tmp_path / "part", stop_after=1)
+    sent = registry.load("engine", "mine").sent
+    sent.clear()
+    (checkpoint,) = (tmp_path / "part").glob("checkpoint.pt")
+    good = checkpoint.read_bytes()
+    checkpoint.write_bytes(b"damaged")
+    with pytest.raises(CheckpointError):
+        fne.train(None, resume=tmp_path / "part")
+    assert sent == ["closed"]
+    checkpoint.write_bytes(good)
+    monkeypatch.setattr(registry.load("strategy", "double"), "tell", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        fne.train(None, resume=tmp_path / "part")
+    assert sent == ["closed", 1, "closed"]
+
+
 def test_a_plugin_edited_since_a_stop_is_refused(plugin: Any, tmp_path: Path, fails: Any) -> None:
     folder, file = tmp_path / "run", tmp_path / "mine.py"
     whole = fne.train(plugin(), out=tmp_path / "whole")
@@ -545,7 +638,7 @@ def test_a_run_folder_belongs_to_one_process_at_a_time(tmp_path: Path, fails: An
     hold = f"""
 import sys
 from pathlib import Path
-from fne.runfolder import locked
+from fne.runfolder import locked, make_folder
 with locked(Path({str(folder)!r})):
     print("held", flush=True)
     sys.stdin.read()
@@ -564,6 +657,74 @@ with locked(Path({str(folder)!r})):
     assert len(read_history(folder)) == 1
     prints("train", "-q", "--resume", str(folder))
     assert read_summary_file(folder)["steps"] == 3
+
+
+def test_a_run_that_is_overtaken_while_it_loads_gets_another_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    overtaking, build = [], fne.training.build
+
+    def slow(config: Any) -> Any:
+        monkeypatch.setattr(fne.training, "build", build)
+        overtaking.append(fne.train("fne_toy", ["strategy.rounds=1"]))
+        return build(config)
+
+    monkeypatch.setattr(fne.training, "build", slow)
+    overtaken = fne.train("fne_toy", ["strategy.rounds=1"])
+    assert [overtaking[0]["folder"], overtaken["folder"]] == ["runs/fne_toy-s0", "runs/fne_toy-s0-2"]
+    assert overtaking[0]["model_sha256"] == overtaken["model_sha256"]
+
+
+def test_no_two_get_one_folder(tmp_path: Path) -> None:
+    barrier = threading.Barrier(8)
+
+    def make(_: int) -> Path:
+        barrier.wait(60)
+        return make_folder(tmp_path / "runs" / "x", numbered=True)
+
+    with ThreadPoolExecutor(8) as pool:
+        made = set(pool.map(make, range(8)))
+    assert made == set((tmp_path / "runs").iterdir())
+    assert len(made) == 8
+
+
+def test_an_empty_folder_will_do(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "notes.txt").write_text("mine")
+    assert fne.train("fne_toy", ["strategy.rounds=1"], out=tmp_path / "run")["finished"]
+    with pytest.raises(RunError, match="holds a run already"):
+        fne.train("fne_toy", ["strategy.rounds=1"], out=tmp_path / "run")
+
+
+def test_the_bytes_of_a_method_that_is_not_federated_are_null(tmp_path: Path) -> None:
+    both = [
+        fne.train("fne_toy", [f"strategy={name}", "strategy.rounds=1"], out=tmp_path / name)
+        for name in ("centralised", "fedavg")
+    ]
+    for direction in ("bytes_down", "bytes_up", "payload_down", "payload_up"):
+        for key in (f"{direction}_per_node", f"{direction}_per_node_max"):
+            assert both[0][key] is None
+            assert both[1][key] > 0
+    row = markdown_table([read_summary(tmp_path / "centralised")]).splitlines()[-1].split(" | ")
+    header = markdown_table([]).splitlines()[0].split(" | ")
+    assert [row[header.index(name)] for name in ("down/node", "up/node")] == ["-", "-"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "command"),
+    [
+        ("", "compare"), ("--seeds 0-2", "compare"), ("-q --seeds 0-2 --out x", "compare"), ("--seeds=0-2", "compare"),
+        ("strategy.rounds=3", "compare"), ("strategy.rounds=3 --seeds 0", "compare"),
+        ("fne_toy", "train"), ("fne_toy strategy.rounds=3", "train"), ("--seeds 0-2 fne_toy", "train"),
+        ("-q fne_toy", "train"), ("--resume runs/x", "train"), ("--resume=runs/x -q", "train"),
+        ("train fne_toy", ""), ("compare a b --seeds 0", ""), ("data show fne_toy", ""), ("list", ""), ("--help", ""),
+        ("--version", ""),
+    ],
+)  # fmt: skip
+def test_train_py_finds_the_command(arguments: str, command: str) -> None:
+    script = runpy.run_path(str(Path(__file__).parents[1] / "train.py"))
+    assert script["with_command"](arguments.split()) == [*command.split(), *arguments.split()]
 
 
 def test_a_failing_node_is_left_out_and_named(plugin: Any, tmp_path: Path, prints: Any) -> None:

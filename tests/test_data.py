@@ -224,10 +224,10 @@ def test_mnist_small_defaults_and_scales() -> None:
     ("keys", "message"),
     [
         ({"path": "here"}, "data.path = 'here': must be null with the small edition"),
-        ({"download": True}, "data.download = True: must be false with the small edition"),
+        ({"download": True}, "data.download = true: must be false with the small edition"),
         (
             {"edition": "full", "path": "here", "download": True},
-            "data.download = True: must be false beside data.path",
+            "data.download = true: must be false beside data.path",
         ),
         ({"test": 5000}, "data.test = 5000: must be below 5000"),
         ({"validation": 4000}, "data.validation = 4000: must be below 4000"),

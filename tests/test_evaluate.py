@@ -281,3 +281,22 @@ def test_planning_leaves_statistics_and_global_randomness_alone(path: str, make:
     after = buffers_of(module)
     assert all(torch.equal(after[name], b) for name, b in before.items())
     assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_what_training_leaves_in_the_module_does_not_reach_the_next_evaluation(
+    laboratory: Callable[..., Any], clouds: Callable[..., dict[str, Samples]]
+) -> None:
+    """Batch norm: a task that trains moves the module's statistics, a later fitness starts from the initial ones."""
+    nodes = clouds(20, 30)
+    lab = laboratory(lambda: nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Linear(5, 3)), nodes)
+    genes = lab.task.layout.flatten(lab.task.new_model(3))
+    before = lab.evaluator.sample_losses(genes.unsqueeze(0), nodes["n0"], "mse")
+    buffers = {f"buffer.{name}": value for name, value in lab.task.buffers.items()}
+    options = {"loss": "mse", "lr": 0.1, "batch_size": 5}
+    request = Request(Header(0, 0), "train", ("n0",), common={"parameters": genes, **buffers}, options=options)
+    (reply,) = lab.engine.send(request).replies
+    assert not torch.equal(reply.payload["buffer.1.running_mean"], torch.zeros(5))
+    after = lab.evaluator.sample_losses(genes.unsqueeze(0), nodes["n0"], "mse")
+    assert torch.equal(after, before)
+    given = {"1.running_mean": torch.full((5,), 2.0)}
+    assert not torch.equal(lab.evaluator.sample_losses(genes.unsqueeze(0), nodes["n0"], "mse", buffers=given), before)

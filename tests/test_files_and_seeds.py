@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -44,6 +45,22 @@ def test_the_old_file_stays_where_writing_fails(
         write_atomically(path, b"half of it")
     assert path.read_bytes() == b"good"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_folder_is_flushed_after_the_renaming(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flushed: list[tuple[bool, bool]] = []
+    path, fsync = tmp_path / "state.pt", os.fsync
+
+    def watch(handle: int) -> None:
+        flushed.append((stat.S_ISDIR(os.fstat(handle).st_mode), path.exists()))
+        fsync(handle)
+        if flushed[-1][0]:
+            raise OSError(22, "this file system flushes no folder")
+
+    monkeypatch.setattr(os, "fsync", watch)
+    write_atomically(path, b"good")
+    assert flushed == [(False, False), (True, True)]
+    assert path.read_bytes() == b"good"
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")

@@ -143,11 +143,11 @@ def test_fitness_is_the_mean_over_the_samples_of_all_nodes(
 def test_a_node_that_fails_is_left_out_of_the_mean(
     laboratory: Build, clouds: Clouds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def task(worker: Worker, nodes: Sequence[Node], request: Request) -> Iterator[Tensors]:
+    def task(worker: Worker, nodes: Sequence[Node], request: Request, *, loss: str, samples: str) -> Iterator[Tensors]:
         for node in nodes:
             if node.name == "n1":
                 raise RuntimeError("asleep")
-            yield from fitness_task(worker, (node,), request)
+            yield from fitness_task(worker, (node,), request, loss=loss, samples=samples)  # type: ignore[arg-type]
 
     monkeypatch.setattr(registry, "load", lambda kind, name: task)
     nodes = clouds(3, 9, 5)
@@ -396,7 +396,7 @@ def test_a_slice_that_nobody_answered_for_cannot_win(lab: SimpleNamespace) -> No
 
 @pytest.mark.parametrize("settings", [{"deal_groups": 5}, {"nodes": "all"}, {"nodes": "moving_window"}])
 def test_what_cannot_be_dealt(lab: SimpleNamespace, settings: dict[str, Any]) -> None:
-    with pytest.raises(SettingError, match=r"strategy\.deal = True: must be used with nodes=random_subset"):
+    with pytest.raises(SettingError, match=r"strategy\.deal = true: must be used with nodes=random_subset"):
         fne(lab.task, deal=True, **settings)
 
 

@@ -241,3 +241,53 @@ def test_private_tensors_reach_their_node_only() -> None:
     )
     assert {k: int(v) for k, v in payload_of(request, node("a")).items()} == {"x": 1, "y": 2}
     assert {k: int(v) for k, v in payload_of(request, node("b")).items()} == {"x": 0}
+
+
+# ------------------------------------------------------------------------------------------------ options, reasons
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"lr": 0.1, "loss": "mse", "epochs": 0}, "task 'train': epochs: must be a whole number >= 1"),
+        ({"lr": "fast", "loss": "mse"}, "task 'train': lr: must be a number > 0"),
+        ({"lr": 0.1, "loss": "mse", "epoch": 1}, "unknown key of task 'train' (did you mean 'epochs'?)"),
+        ({"loss": "mse"}, "task 'train': lr: must be a number > 0"),
+    ],
+)
+def test_options_are_checked_before_a_task_runs(
+    laboratory: Callable[..., SimpleNamespace],
+    clouds: Callable[..., dict[str, Samples]],
+    options: dict[str, Any],
+    reason: str,
+) -> None:
+    worker: Worker = laboratory(lambda: nn.Linear(4, 3), clouds(2, 2)).worker
+    replies = list(worker.run(Request(HEADER, "train", ("n0", "n1"), options=options)))
+    assert [(r.node, r.status) for r in replies] == [("n0", Status.REFUSED), ("n1", Status.REFUSED)]
+    assert all(reason in r.reason for r in replies)
+
+
+def test_an_unknown_task_is_refused(
+    laboratory: Callable[..., SimpleNamespace], clouds: Callable[..., dict[str, Samples]]
+) -> None:
+    worker: Worker = laboratory(lambda: nn.Linear(4, 3), clouds(2)).worker
+    (reply,) = worker.run(Request(HEADER, "fitnes", ("n0",)))
+    assert reply.status is Status.REFUSED
+    assert reply.reason.startswith("unknown task 'fitnes', did you mean 'fitness'?")
+
+
+@pytest.mark.parametrize("simulated", [True, False])
+def test_a_real_node_sends_no_text_that_may_quote_its_data(
+    laboratory: Callable[..., SimpleNamespace],
+    clouds: Callable[..., dict[str, Samples]],
+    monkeypatch: pytest.MonkeyPatch,
+    simulated: bool,
+) -> None:
+    def task(worker: Worker, nodes: Sequence[Node], request: Request) -> Iterator[Tensors]:
+        raise KeyError("patient 17")
+        yield {}
+
+    worker: Worker = laboratory(lambda: nn.Linear(4, 3), clouds(2)).worker
+    worker.nodes["n0"].secrets = Secrets(b"k" * 32, simulated=simulated)
+    monkeypatch.setattr(registry, "load", lambda kind, name: task)
+    (reply,) = worker.run(Request(HEADER, "mine", ("n0",)))
+    assert ("patient 17" in reply.reason) is simulated
+    assert reply.reason.startswith("KeyError")

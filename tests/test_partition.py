@@ -107,7 +107,7 @@ def test_describe_counts_samples_by_class() -> None:
     [
         (8, "data.nodes = 8: must be from 1 to 7, the number of training samples"),
         (0, "data.nodes = 0: must be from 1 to 7, the number of training samples"),
-        (None, "data.nodes = None: must be a number with data.partition=iid"),
+        (None, "data.nodes = null: must be a number with data.partition=iid"),
     ],
 )
 def test_impossible_numbers_of_nodes(nodes: int | None, message: str) -> None:

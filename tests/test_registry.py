@@ -160,6 +160,50 @@ def test_a_declaration_that_cannot_be_read(tmp_path: Path, head: str, text: str)
     assert "bad" not in catalogue("model")
 
 
+@pytest.mark.parametrize(
+    ("head", "why"),
+    [
+        ("width: int = ().__class__.__base__", "Attribute is not allowed"),
+        ("width: Annotated[int, Key('x', ge=(lambda: 1)())] = 1", "only Key may be called"),
+        ("width: [int for _ in (1,)][0] = 1", "ListComp is not allowed"),
+        ("width: int = 9**9**9", "Pow is not allowed"),
+        ("width: str = 'x' * 10**10", "Mult is not allowed"),
+        ("width: str = f'{1}'", "JoinedStr is not allowed"),
+        ("width: int = int('1')", "only Key may be called"),
+        ("width: int = (x := 1)", "NamedExpr is not allowed"),
+        ("width: 'open(MARK, chr(119))' = 1", "a type in quotes is not allowed"),
+        ("width: list['open(MARK, chr(119))'] = 1", "a type in quotes is not allowed"),
+        ("width: Annotated['open(MARK, chr(119))', Key('x')] = 1", "a type in quotes is not allowed"),
+    ],
+)
+def test_reading_a_plugin_runs_nothing_of_it(tmp_path: Path, head: str, why: str) -> None:
+    head = head.replace("MARK", f'"{tmp_path}/mark"')
+    path = write(tmp_path / "bad.py", f"@register('model', 'bad')\ndef bad(*, {head}): ...\n")
+    with pytest.raises(ConfigError, match=rf"is not a literal declaration \({why}\); use "):
+        read_all(path)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def read_all(path: Path) -> None:
+    """Do all that a config error or `fne show` does with a plugin."""
+    add_plugin(path)
+    registry.settings_model(entry("model", "bad"))  # pydantic evaluates types in quotes
+
+
+def test_what_a_declaration_may_be_made_of(tmp_path: Path) -> None:
+    head = (
+        "a: Annotated[Literal['x', -1] | int | None, Key('it', ge=-1, allowed='so')] = +1, "
+        "b: tuple[int, ...] = (1, -2), c: dict[str, list[float]] = {'k': [1.5]}, d: bool = not True, "
+        "e: None | str = 'it'"
+    )
+    add_plugin(write(tmp_path / "good.py", f"@register('model', 'good')\ndef good(*, {head}): ...\n"))
+    found = entry("model", "good")
+    assert check(registry.settings_model(found), {}, "it") == (
+        {"a": 1, "b": (1, -2), "c": {"k": [1.5]}, "d": False, "e": "it"}, [],
+    )  # fmt: skip
+    assert allowed(found.settings["a"][0]) == "so"
+
+
 KINDS_ARE = "strategy, model, data, partition, engine or task"
 
 
@@ -203,11 +247,22 @@ def test_a_plugin_is_read_first_and_imported_when_used(tmp_path: Path) -> None:
     assert registry.plugin_digests() == {str(path): hashlib.sha256(path.read_bytes()).hexdigest()}
 
 
-def test_a_plugin_that_fails_on_import_leaves_no_module(tmp_path: Path) -> None:
-    add_plugin(write(tmp_path / "mine.py", PLUGIN.format(name="two") + "\nraise OSError('no licence')\n"))
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("raise OSError('no licence')", "OSError: no licence (line 18)"),
+        ("import nosuch", "ModuleNotFoundError: No module named 'nosuch' (line 18)"),
+        ("return 3", "SyntaxError: 'return' outside function (mine.py, line 18)"),
+    ],
+)
+def test_a_plugin_that_fails_on_import_is_named_and_leaves_no_module(tmp_path: Path, code: str, said: str) -> None:
+    path = write(tmp_path / "mine.py", f"{PLUGIN.format(name='two')}\n\n{code}\n")
+    add_plugin(path)
     for _ in range(2):
-        with pytest.raises(OSError, match="no licence"):
+        with pytest.raises(FneError) as caught:
             load("model", "tiny_two")
+        assert str(caught.value) == f"plugin {path}: {said}; mend the file or install what it needs"
+        assert entry("model", "tiny_two").module not in sys.modules
 
 
 def test_a_plugin_read_again_after_a_change(tmp_path: Path) -> None:
@@ -245,7 +300,7 @@ def registry_name(path: Path) -> str:
 
 
 def test_a_plugin_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"plugins: no file .*/none\.py; give a path to a Python file"):
+    with pytest.raises(ConfigError, match=r"plugins: no file .*/none\.py; give a path to a Python file$"):
         add_plugin(tmp_path / "none.py")
 
 

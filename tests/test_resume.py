@@ -155,6 +155,25 @@ def test_a_target_reached_before_a_kill_still_ends_the_run(tmp_path: Path, refer
     assert fingerprint(folder) == whole
 
 
+def test_a_run_that_ended_at_a_target_goes_on_to_a_higher_one(tmp_path: Path, reference: Any) -> None:
+    low, high, never = (config("fne", target=target) for target in (0.4, 0.6, 1.0))
+    folder = tmp_path / "run"
+    ended = train(low, out=folder)
+    assert train(None, resume=folder) == train(None, ["watch.target=0.3"], resume=folder) == ended
+    steps = [reference(settings)["summary"]["steps"] for settings in (low, high, never)]
+    assert ended["steps"] == steps[0] < steps[1] < steps[2] == 17
+    part = train(None, ["watch.target=0.6"], resume=folder, stop_after=ended["steps"])
+    assert not part["finished"], "neither is the folder, for a process that is killed now"
+    assert not [name for name in ("summary.json", "model.safetensors") if (folder / name).exists()]
+    train(None, resume=folder)
+    assert fingerprint(folder) == reference(high)
+    train(None, ["watch.target=1.0"], resume=folder)
+    assert fingerprint(folder) == reference(never)
+    last = (folder / "summary.json").read_bytes()
+    train(None, ["watch.target=null"], resume=folder)
+    assert (folder / "summary.json").read_bytes() == last, "it came to its own end"
+
+
 def test_a_broken_summary_is_made_again(tmp_path: Path) -> None:
     settings, folder = config("fne"), tmp_path / "run"
     before = train(settings, out=folder)

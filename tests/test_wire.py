@@ -135,6 +135,12 @@ def described(*tensors: Any) -> bytes:
         framed(described(["x", "f4", [2**62, 2**62, 0]])),
         framed(described(["x", "f4", [2**70, 0]])),
         framed(described(["x", "f4", [2**40]]), b"1234"),
+        framed(described(["x", "f4", [1.0]]), b"1234"),
+        framed(described(["x", "f4", [True]]), b"1234"),
+        framed(described(["x", "f4", "1"]), b"1234"),
+        framed(described([7, "f4", [1]]), b"1234"),
+        framed(described(["x", "u1", [1]], ["x", "u1", [1]]), b"12"),
+        framed(described(["x", "b1", [2]]), b"\x01\x02"),
     ],
 )
 def test_heads_that_encode_did_not_make(frame: bytes) -> None:
@@ -208,6 +214,59 @@ def test_frames_that_are_no_request(meta: Any) -> None:
     assert decode_request(bytes(encode(REQUEST, {})), {}, ["n0"]).header == Header(**HEAD)
     with pytest.raises(WireError, match="frame that is no request"):
         decode_request(bytes(encode(meta, {})), {}, ["n0"])
+
+
+NONSENSE_HEADERS = [
+    {**HEAD, key: value}
+    for key, values in {
+        "seed": ("x", None, 1.0, True), "step": ([1], -1, "2"), "run": (3, None), "attempt": (-1, {}),
+        "protocol": ("1",),
+    }.items()
+    for value in values
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "meta",
+    [
+        *({**REQUEST, "header": header} for header in NONSENSE_HEADERS),
+        *({**REQUEST, "task": task} for task in (1, None, ["fitness"])),
+        *({**REQUEST, "options": options} for options in ([], None, {"loss": None}, {"loss": ["mse"]})),
+        *({**REQUEST, "reduce": reduce} for reduce in ("bogus", None, 0, True)),
+        {**REQUEST, "colour": "red"},
+    ],
+)  # fmt: skip
+def test_requests_of_nonsense(meta: Any) -> None:
+    with pytest.raises(WireError, match="frame that is no request"):
+        decode_request(bytes(encode(meta, {})), {}, ["n0"])
+
+
+@pytest.mark.parametrize(
+    "meta",
+    [
+        *({**REPLY, "header": header} for header in NONSENSE_HEADERS),
+        *({**REPLY, "node": node} for node in (1, None, {"a": 1})),
+        *({**REPLY, "reason": reason} for reason in (1, None, "x" * 1001)),
+        {**REPLY, "colour": "red"},
+    ],
+)  # fmt: skip
+def test_replies_of_nonsense(meta: Any) -> None:
+    assert decode_reply(bytes(encode({**REPLY, "reason": "x" * 1000}, {}))).reason == "x" * 1000
+    with pytest.raises(WireError, match="frame that is no reply") as caught:
+        decode_reply(bytes(encode(meta, {})))
+    assert len(str(caught.value)) < 400
+
+
+def test_options_keep_their_types() -> None:
+    options = {"loss": "mse", "epochs": 1, "lr": 1.0, "keep": True}
+    got = decode_request(bytes(encode({**REQUEST, "options": options}, {})), {}, ["n0"]).options
+    assert [(value, type(value)) for value in got.values()] == [(value, type(value)) for value in options.values()]
+
+
+def test_a_private_frame_for_another_node() -> None:
+    private = bytes(encode({"node": "a"}, {"x": torch.ones(2)}))
+    with pytest.raises(WireError, match="no request to 'b': it is addressed to 'a'"):
+        decode_request(bytes(encode(REQUEST, {})), {"b": private}, ["a", "b"])
 
 
 @pytest.mark.parametrize("broken", [b"", b"GET /", framed(b"{"), bytes(encode({}, {"x": torch.ones(2)}))[:-1]])

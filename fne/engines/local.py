@@ -10,11 +10,12 @@ from typing import Annotated, Literal
 from torch import Tensor
 
 from fne import wire
-from fne.errors import CheckpointError, RunError
+from fne.errors import CheckpointError
 from fne.files import read_torch, torch_bytes, write_atomically
+from fne.gather import gather
 from fne.node import Worker
 from fne.registry import Key, register
-from fne.types import AGGREGATE, Header, Reply, Request, Round, Status, Traffic
+from fne.types import Request, Round
 
 KEPT_STEPS = 2
 
@@ -58,39 +59,8 @@ class LocalEngine:
         """
         request = replace(request, header=replace(request.header, run=self._run))
         common, private = wire.request_frames(request)
-        down = dict.fromkeys(request.nodes, common.encoded)
-        payload_down = dict.fromkeys(request.nodes, common.payload)
-        for node, frame in private.items():
-            down[node] += frame.encoded
-            payload_down[node] += frame.payload
-        up: dict[str, int] = {}
-        payload_up: dict[str, int] = {}
-        failures: list[Reply] = []
-        kept: list[Reply] = []
-        per_node: dict[str, dict[str, float]] = {}
-        folded = RunningSum(request.header) if request.reduce == "sum" else None
-        for reply in self._worker.run(request):
-            frame = wire.reply_frame(reply)
-            up[reply.node], payload_up[reply.node] = frame.encoded, frame.payload
-            if reply.status is not Status.OK:
-                failures.append(reply)
-                continue
-            per_node[reply.node] = {
-                name: float(value) for name, value in reply.payload.items() if value.numel() == 1 and "." not in name
-            }
-            if folded is None:
-                kept.append(reply)
-            else:
-                folded.add(reply)
-        if len(per_node) < self._quorum:
-            why = "; ".join(f"{f.node}: {f.reason}" for f in failures[:3])
-            raise RunError(
-                f"step {request.header.step}: {len(per_node)} of {len(request.nodes)} nodes answered, "
-                f"engine.quorum = {self._quorum}. {why}"
-            )
-        traffic = Traffic(payload_down, payload_up, down, up)
-        replies = tuple(kept) if folded is None else (folded.reply(),)
-        return Round(replies, tuple(failures), traffic, per_node)
+        replies = self._worker.run(request)
+        return gather(request, replies, quorum=self._quorum, common=common, private=private)
 
     # -------------------------------------------------------------------------------------------- memory
     def save(self, step: int) -> None:
@@ -128,25 +98,3 @@ class LocalEngine:
 
     def close(self) -> None:
         """Release nothing: the nodes are objects of this process."""
-
-
-class RunningSum:
-    """Adds payloads in the order they come, floats in float64, integers as int64: no reply is kept."""
-
-    def __init__(self, header: Header) -> None:
-        self._header = header
-        self._totals: dict[str, Tensor] = {}
-
-    def add(self, reply: Reply) -> None:
-        """Add one reply's payload."""
-        for name, value in reply.payload.items():
-            wide = value.double() if value.is_floating_point() else value.long()
-            total = self._totals.get(name)
-            if total is None:
-                self._totals[name] = wide.clone()
-            else:
-                total.add_(wide)
-
-    def reply(self) -> Reply:
-        """Return the aggregate reply."""
-        return Reply(self._header, AGGREGATE, payload=self._totals)

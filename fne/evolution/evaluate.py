@@ -18,7 +18,7 @@ from torch.func import functional_call, vmap
 
 from fne.errors import SettingError
 from fne.evolution import fitness
-from fne.evolution.genome import Layout, fill_buffers
+from fne.evolution.genome import Layout, buffers_of, fill_buffers
 from fne.types import Samples, Tensors
 
 Path = Literal["loop", "vmap", "stacked"]
@@ -50,6 +50,7 @@ class Evaluator:
         self.output = output
         self.device = next(module.parameters()).device
         parameters = dict(module.named_parameters())
+        self._initial = buffers_of(module)
         self._slots = [(parameters[leaf.name], leaf) for leaf in self.layout.leaves]
         if plan.path == "stacked" and not hasattr(module, "forward_population"):
             raise SettingError(
@@ -57,14 +58,18 @@ class Evaluator:
             )
 
     @torch.inference_mode()
-    def sample_losses(self, population: Tensor, samples: Samples, loss: str) -> Tensor:
+    def sample_losses(
+        self, population: Tensor, samples: Samples, loss: str, *, buffers: Tensors | None = None
+    ) -> Tensor:
         """Return the loss of each individual on each sample, `[P, N]` float32 on the device.
 
         Args:
             population: `[P, D]`.
             samples: `N` of them, on this device.
             loss: a name of `fitness.Loss`.
+            buffers: the same for all individuals; those not given are as they were when the evaluator was made.
         """
+        self._set_buffers(buffers)
         result = torch.empty(len(population), len(samples), device=self.device)
         for rows, columns, logits in self._passes(population, samples.x):
             result[rows, columns] = fitness.sample_losses(loss, logits, samples.y[columns], self.output)
@@ -75,8 +80,7 @@ class Evaluator:
         self, population: Tensor, samples: Samples, *, loss: str, buffers: Tensors | None = None
     ) -> dict[str, Tensor]:
         """Return mean `loss` and `accuracy` (NaN without labels) of each individual, float64 `[P]` on the CPU."""
-        if buffers:
-            fill_buffers(self.module, buffers)
+        self._set_buffers(buffers)
         labels = samples.y.dtype == torch.int64
         total = torch.zeros(len(population), dtype=torch.float64, device=self.device)
         right = torch.zeros_like(total)
@@ -95,6 +99,10 @@ class Evaluator:
             for chunk, _, values in self._passes(population, x):
                 rows.setdefault(chunk.start, []).append(values)
             return torch.cat([torch.cat(parts, dim=1) for parts in rows.values()])
+
+    def _set_buffers(self, buffers: Tensors | None) -> None:
+        if self._initial:  # a task that trained may have left others
+            fill_buffers(self.module, {**self._initial, **(buffers or {})})
 
     def _passes(self, population: Tensor, x: Tensor) -> Iterator[tuple[slice, slice, Tensor]]:
         population = population.to(self.device)

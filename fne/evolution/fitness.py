@@ -53,9 +53,8 @@ def sample_losses(loss: str, logits: Tensor, targets: Tensor, output: str) -> Te
         return logits.logsumexp(dim=-1) - logits.gather(-1, picked).squeeze(-1)
     wanted = F.one_hot(targets, logits.shape[-1]).to(logits.dtype) if labels else targets
     if loss == "bce":
-        return F.binary_cross_entropy_with_logits(
-            logits, wanted.expand_as(logits), reduction="none"
-        ).mean(dim=-1)  # fmt: skip
+        wanted = wanted.expand_as(logits)
+        return F.binary_cross_entropy_with_logits(logits, wanted, reduction="none").mean(dim=-1)
     squared = (predictions(logits, output if labels else "linear") - wanted).square()
     return squared.sum(dim=-1) if loss == "nmse" else squared.mean(dim=-1)
 

@@ -29,9 +29,10 @@ from fne.errors import RunError, SettingError
 from fne.evolution.fitness import check_loss
 from fne.evolution.operators import order
 from fne.evolution.population import Population, Variation, cleaned
-from fne.randomness import derive_seed, generator
+from fne.randomness import derive_seed, draw_nodes, generator
 from fne.registry import Key, register
-from fne.types import AGGREGATE, Header, LearningTask, Metrics, Request, Result, Round
+from fne.types import Header, LearningTask, Metrics, Request, Result, Round
+from fne.validation import Validation
 
 
 @register("strategy", "fne")
@@ -137,14 +138,12 @@ class FNE:
         self._patience, self._returns = patience, returns
         self._evaluations = 0
         self._fittest = genomes[0]
-        self._best = genomes[0]
-        self._best_score = -float("inf")
-        self._best_step = 0
+        self._validation = Validation(task, loss, genomes[0])
 
     @property
     def done(self) -> bool:
         """Whether the horizon is reached, or patience has run out."""
-        out_of_patience = self._patience and self.step - self._best_step >= self._patience
+        out_of_patience = self._patience and self.step - self._validation.best_step >= self._patience
         return self.step >= self.horizon or bool(out_of_patience)
 
     def ask(self, nodes: Sequence[str]) -> Request:
@@ -169,13 +168,9 @@ class FNE:
             )
         population = self._population
         self._fittest = population.genomes[order(fitness)[0]].clone()
-        validation = self._task.evaluate(self._fittest.unsqueeze(0), loss=self._loss, buffers=self._task.buffers)
-        accuracy, loss = float(validation["accuracy"][0]), float(validation["loss"][0])
-        score = accuracy if self._task.classification else -loss
         self.step += 1
-        if score > self._best_score:
-            self._best, self._best_score, self._best_step = self._fittest, score, self.step
-        multiplier = self._stagnation(score)
+        validated = self._validation(self._fittest, self._task.buffers, self.step)
+        multiplier = self._stagnation(self._validation.score)
         finite = fitness[torch.isfinite(fitness)]
         metrics: Metrics = {
             "round": self.step,
@@ -183,8 +178,7 @@ class FNE:
             "loss_best": float(finite.min()),
             "loss_mean": float(finite.mean()),
             "loss_worst": float(finite.max()),
-            "accuracy_validation": accuracy if self._task.classification else None,
-            "loss_validation": loss,
+            **validated,
             "nonfinite": nonfinite,
             "diversity": population.diversity(),
             "multiplier": multiplier,
@@ -201,7 +195,7 @@ class FNE:
         width = count // self._groups
         for reply in round_.replies:
             rows = slice(0, count)
-            if self._deal and reply.node != AGGREGATE:
+            if self._deal:
                 g = self._group_of[reply.node]
                 rows = slice(g * width, (g + 1) * width)
             total[rows] += reply.payload["loss"][:, 0].double()
@@ -223,14 +217,14 @@ class FNE:
 
     def result(self) -> Result:
         """Return the model of the run, as `returns` says."""
-        return Result("model", self._best if self._returns == "best" else self._fittest, self._task.buffers)
+        return self._validation.best() if self._returns == "best" else self.champion()
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that goes on: population, multiplier, best model, counters."""
         return {
             "step": self.step, "evaluations": self._evaluations, "population": self._population.state_dict(),
-            "stagnation": self._stagnation.state_dict(), "fittest": self._fittest, "best": self._best,
-            "best_score": self._best_score, "best_step": self._best_step,
+            "stagnation": self._stagnation.state_dict(), "fittest": self._fittest,
+            "validation": self._validation.state_dict(),
         }  # fmt: skip
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -238,8 +232,8 @@ class FNE:
         self.step, self._evaluations = state["step"], state["evaluations"]
         self._population.load_state_dict(state["population"])
         self._stagnation.load_state_dict(state["stagnation"])
-        self._fittest, self._best = state["fittest"], state["best"]
-        self._best_score, self._best_step = state["best_score"], state["best_step"]
+        self._fittest = state["fittest"]
+        self._validation.load_state_dict(state["validation"])
 
 
 @dataclass(frozen=True)
@@ -270,9 +264,7 @@ class _NodeChoice:
             start = step // self.window_every
             return tuple(sorted(nodes[(start + i) % count] for i in range(size)))
         size = 1 if self.kind == "single_sample" else _at_most(count, "subset_size", self.subset_size)
-        draw = generator(self.seed, "nodes", step // self.subset_every)
-        picked = torch.randperm(count, generator=draw)[:size]
-        return tuple(nodes[i] for i in sorted(picked.tolist()))
+        return draw_nodes(nodes, size, self.seed, "nodes", step // self.subset_every)
 
 
 def _at_most(count: int, key: str, value: int) -> int:

@@ -20,6 +20,7 @@ class Totals:
     def __init__(self, begun: float | None = None) -> None:
         self._bytes: dict[str, dict[str, int]] = {direction: {} for direction in _DIRECTIONS}
         self._figures: dict[str, Any] = {"round": 0}
+        self._snapshots = 0
         self._accuracy_best: float | None = None
         self._cpu, self._wall, self._cpu_total = 0.0, 0.0, 0.0
         self._begun = time.process_time() if begun is None else begun
@@ -39,6 +40,7 @@ class Totals:
             self._accuracy_best = accuracy
 
     def _add(self, traffic: Traffic) -> None:
+        self._snapshots += traffic.snapshots
         for direction in _DIRECTIONS:
             sums = self._bytes[direction]
             for node, size in getattr(traffic, direction).items():
@@ -64,8 +66,11 @@ class Totals:
         accuracy = self._figures.get("accuracy_validation")
         return target is not None and accuracy is not None and accuracy >= target
 
-    def summary(self, nodes: int) -> dict[str, Any]:
-        """Return the figures of the run; bytes are totals of a node over the run, mean and maximum over `nodes`."""
+    def summary(self, nodes: int, *, federated: bool = True) -> dict[str, Any]:
+        """Return the figures of the run; bytes are totals of a node over the run, mean and maximum over `nodes`.
+
+        A method that is not `federated` exchanges nothing: its bytes are `None`.
+        """
         figures: dict[str, Any] = {
             "rounds": self._figures["round"],
             "evaluations": self._figures.get("evaluations"),
@@ -80,8 +85,9 @@ class Totals:
             ("payload_up_per_node", "payload_up"),
         ):
             sums = self._bytes[direction]
-            figures[name] = sum(sums.values()) / nodes
-            figures[f"{name}_max"] = max(sums.values(), default=0)
+            figures[name] = sum(sums.values()) / nodes if federated else None
+            figures[f"{name}_max"] = max(sums.values(), default=0) if federated else None
+        figures["snapshots"] = self._snapshots
         figures["cpu_seconds"], figures["wall_seconds"] = self.cpu_seconds, self.wall_seconds
         figures["cpu_seconds_total"] = self.cpu_seconds_total
         return figures
@@ -89,13 +95,14 @@ class Totals:
     def state_dict(self) -> dict[str, Any]:
         """Return the sums so far."""
         return {
-            "bytes": self._bytes, "figures": self._figures, "accuracy_best": self._accuracy_best,
+            "bytes": self._bytes, "snapshots": self._snapshots, "figures": self._figures,
+            "accuracy_best": self._accuracy_best,
             "cpu": self.cpu_seconds, "wall": self.wall_seconds, "cpu_total": self.cpu_seconds_total,
         }  # fmt: skip
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over what `state_dict` returned and start the clocks."""
         self._bytes, self._figures = state["bytes"], state["figures"]
-        self._accuracy_best = state["accuracy_best"]
+        self._accuracy_best, self._snapshots = state["accuracy_best"], state["snapshots"]
         self._cpu, self._wall, self._cpu_total = state["cpu"], state["wall"], state["cpu_total"]
         self.start()
