@@ -33,6 +33,12 @@ class Experiment:
     strategy: Strategy
     worker: Worker
 
+    @property
+    def loss(self) -> str:
+        """Loss that the strategy is set to, or the usual one where it has no such setting."""
+        usual = "cross_entropy" if self.task.classification else "mse"
+        return str(self.config.strategy.settings.get("loss") or usual)
+
 
 def load_dataset(config: Config) -> Dataset:
     """Load the data set that a config names, and check it: it may be a plugin's.

@@ -96,10 +96,7 @@ def train(
 def _run(
     experiment: Experiment, folder: Path, begun: float, *, resuming: bool, stop_after: int | None, quiet: bool
 ) -> dict[str, Any]:
-    config, strategy = experiment.config, experiment.strategy
-    watch = config.watch
-    loss = str(config.strategy.settings.get("loss") or ("cross_entropy" if experiment.task.classification else "mse"))
-    sign = DISPLAY_SIGN.get(loss, 1)
+    config, strategy, watch = experiment.config, experiment.strategy, experiment.config.watch
     connect: Callable[..., Engine] = registry.load("engine", config.engine.name)
     with contextlib.ExitStack() as stack:
         engine = connect(experiment.worker, f"{config.name}-s{config.seed}", folder, **config.engine.settings)
@@ -114,9 +111,7 @@ def _run(
 
         def extras() -> dict[str, Any]:
             history.sync()
-            return {
-                "position": history.position, "pending": history.pending, "totals": totals.state_dict(),
-            }  # fmt: skip
+            return {"position": history.position, "pending": history.pending, "totals": totals.state_dict()}
 
         checkpoint = Checkpoint(folder, watch.checkpoint_every, engine, identity, extras)
         state = checkpoint.read() if resuming else None
@@ -131,45 +126,48 @@ def _run(
         resume_at = kept["position"] if resuming else None
         history = stack.enter_context(History(folder, watch.every, resume_at, kept["pending"]))
         interrupted = stack.enter_context(_interrupts())
-        progress = Progress(
-            f"{config.name} seed {config.seed}", strategy.horizon, start=strategy.step, loss=loss,
-            display_sign=sign, quiet=quiet,
-        )  # fmt: skip
         stops = _Stops(stop_after, watch.target, totals, interrupted)
-        callbacks: list[Any] = [totals, history, stack.enter_context(progress)]
-        if watch.tensorboard:
-            purge = strategy.step + 1 if resuming else None
-            board = TensorBoard(
-                folder, config.to_yaml(), watch.every, purge, display_sign=sign, loss=loss
-            )  # fmt: skip
-            callbacks.append(stack.enter_context(board))
-        if watch.champions:
-            callbacks.append(_Champions(folder / "champions", watch.champions, experiment))
-        callbacks += [checkpoint, stops]
+        watchers = _watchers(experiment, folder, resuming=resuming, quiet=quiet)
+        for watcher in watchers:
+            stack.enter_context(watcher)
+        champions = [_Champions(folder / "champions", watch.champions, experiment)] if watch.champions else []
         if state:
             totals.load_state_dict(kept["totals"])
         totals.start()
         stops.reached = totals.has_reached(watch.target)  # killed after the last step, before the summary
         if not stops.reached and (stop_after is None or strategy.step < stop_after):
-            loop.run(strategy, engine, callbacks=callbacks)
+            # history and totals before the checkpoint that records where they stand
+            loop.run(strategy, engine, callbacks=[totals, history, *watchers, *champions, checkpoint, stops])
         checkpoint.write(strategy)
     if not (strategy.done or stops.reached):
-        return {
-            "name": config.name, "seed": config.seed, "steps": strategy.step, "folder": str(folder),
-            "finished": False, "interrupted": interrupted.is_set(),
-        }  # fmt: skip
-    return _finish(experiment, folder, totals, loss)
+        state_of = {"name": config.name, "seed": config.seed, "steps": strategy.step, "folder": str(folder)}
+        return {**state_of, "finished": False, "interrupted": interrupted.is_set()}
+    return _finish(experiment, folder, totals)
 
 
-def _finish(experiment: Experiment, folder: Path, totals: Totals, loss: str) -> dict[str, Any]:
+def _watchers(experiment: Experiment, folder: Path, *, resuming: bool, quiet: bool) -> list[Progress | TensorBoard]:
+    """Return what shows the run while it goes on; each is a context manager and a callback."""
+    config, strategy, loss = experiment.config, experiment.strategy, experiment.loss
+    sign, title = DISPLAY_SIGN.get(loss, 1), f"{config.name} seed {config.seed}"
+    watchers: list[Progress | TensorBoard] = [
+        Progress(title, strategy.horizon, start=strategy.step, loss=loss, display_sign=sign, quiet=quiet)
+    ]
+    if config.watch.tensorboard:
+        purge = strategy.step + 1 if resuming else None
+        every, text = config.watch.every, config.to_yaml()
+        watchers.append(TensorBoard(folder, text, every, purge, display_sign=sign, loss=loss))
+    return watchers
+
+
+def _finish(experiment: Experiment, folder: Path, totals: Totals) -> dict[str, Any]:
     """Write the model and the summary; the only place that looks at the test part."""
     config, strategy, dataset = experiment.config, experiment.strategy, experiment.dataset
     result = strategy.result()
     digest = save_model(experiment, result, folder / MODEL)
+    test_part = on_device(dataset.test, experiment.worker.device)
     test = experiment.evaluator.evaluate(
-        result.parameters.unsqueeze(0), on_device(dataset.test, experiment.worker.device), loss=loss,
-        buffers=result.buffers,
-    )  # fmt: skip
+        result.parameters.unsqueeze(0), test_part, loss=experiment.loss, buffers=result.buffers
+    )
     labels = dataset.classes is not None
     summary = {
         "name": config.name,
@@ -184,7 +182,7 @@ def _finish(experiment: Experiment, folder: Path, totals: Totals, loss: str) -> 
         "finished": True,
         **totals.summary(len(experiment.nodes), federated=not getattr(strategy, "pooled", False)),
         "accuracy_test": float(test["accuracy"][0]) if labels else None,
-        "loss": loss,
+        "loss": experiment.loss,
         "loss_test": float(test["loss"][0]),
         "best_value": None,
         "best_point": None,
