@@ -19,7 +19,7 @@ def with_command(arguments: Sequence[str]) -> list[str]:
         word for before, word in pairwise(["", *arguments])
         if not word.startswith("-") and "=" not in word and before not in VALUED
     ]  # fmt: skip
-    if {"--help", "--version"} & set(arguments) or (words and words[0] in COMMANDS):
+    if (words and words[0] in COMMANDS) or (not words and {"--help", "--version"} & set(arguments)):
         return list(arguments)
     train = words or any(word.startswith(("--resume", "--stop-after")) for word in arguments)
     return ["train" if train else "compare", *arguments]

@@ -122,6 +122,6 @@ class Averaging:
 
 
 def _averaged(total: Tensor, samples: float, old: Tensor) -> Tensor:
-    """Return the weighted mean in the buffer's own type; integers are rounded, never turned into floats."""
+    """Return the weighted mean in the buffer's own type; integers move by the rounded mean of their changes."""
     mean = total.double() / samples
-    return mean.to(old.dtype) if old.is_floating_point() else mean.round().to(old.dtype)
+    return mean.to(old.dtype) if old.is_floating_point() else (old.long() + mean.round().long()).to(old.dtype)

@@ -81,9 +81,7 @@ def build(config: Config) -> Experiment:
     output = str(getattr(module, "output", "softmax")) if classification else "linear"
     nodes = deal_nodes(config, dataset)
     largest = max(nodes.values(), key=len)
-    plan = resolve_plan(
-        module, largest.x[:512].to(device), config.evaluation.model_dump(), output=output
-    )  # fmt: skip
+    plan = resolve_plan(module, largest.x[:512].to(device), config.evaluation.model_dump(), output=output)
     config = config.with_values(
         {
             **{f"engine.{key}": value for key, value in resolved.items() if key in config.engine.settings},

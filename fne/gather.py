@@ -28,7 +28,7 @@ def gather(
         common, private: the frames that went out, for the traffic.
 
     Raises:
-        RunError: below the quorum, with both numbers and the first reasons.
+        RunError: below the quorum, with both numbers and the reasons; or replies that cannot be added.
     """
     down = dict.fromkeys(request.nodes, common.encoded)
     payload_down = dict.fromkeys(request.nodes, common.payload)
@@ -56,14 +56,24 @@ def gather(
             folded.add(reply)
     waiting = sum(failure.status is Status.NEEDS_SNAPSHOT for failure in failures)
     if len(per_node) + waiting < quorum:
-        why = "; ".join(f"{failure.node}: {failure.reason}" for failure in failures[:3])
         raise RunError(
             f"step {request.header.step}: {len(per_node)} of {len(request.nodes)} nodes answered, "
-            f"engine.quorum = {quorum}: mend the nodes or lower it{f'. {why}' if why else ''}"
+            f"engine.quorum = {quorum}{_reasons(failures)}"
         )
     traffic = Traffic(payload_down, payload_up, down, up)
-    answers = tuple(kept) if folded is None else (folded.reply(),)
+    answers = (folded.reply(),) if folded is not None and per_node else tuple(kept)
     return Round(answers, tuple(failures), traffic, per_node)
+
+
+def _reasons(failures: list[Reply]) -> str:
+    """Return the failures by reason, each with the nodes that gave it."""
+    nodes: dict[str, list[str]] = {}
+    for failure in failures:
+        nodes.setdefault(failure.reason, []).append(failure.node)
+    return "".join(
+        f"; {names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}: {reason}"
+        for reason, names in list(nodes.items())[:3]
+    )
 
 
 class RunningSum:
@@ -74,14 +84,20 @@ class RunningSum:
         self._totals: dict[str, torch.Tensor] = {}
 
     def add(self, reply: Reply) -> None:
-        """Add one reply's payload."""
-        for name, value in reply.payload.items():
-            wide = value.double() if value.is_floating_point() else value.long()
-            total = self._totals.get(name)
-            if total is None:
-                self._totals[name] = wide.clone()
-            else:
-                total.add_(wide)
+        """Add one reply's payload; raises `RunError` where its entries are not those of the first reply."""
+        wide = {n: v.double() if v.is_floating_point() else v.long() for n, v in reply.payload.items()}
+        if not self._totals:
+            self._totals = {name: value.clone() for name, value in wide.items()}
+            return
+        found, wanted = ({n: (tuple(v.shape), v.dtype) for n, v in d.items()} for d in (wide, self._totals))
+        if found != wanted:
+            odd = min(name for name in {*found, *wanted} if found.get(name) != wanted.get(name))
+            raise RunError(
+                f"{reply.node} answers {odd!r} as {found.get(odd, 'nothing')}, the nodes before it as "
+                f"{wanted.get(odd, 'nothing')}: a sum needs the same entries, shapes and types of all nodes"
+            )
+        for name, value in wide.items():
+            self._totals[name].add_(value)
 
     def reply(self) -> Reply:
         """Return the aggregate reply."""

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor, nn
 
-from fne import randomness, registry, settings
+from fne import randomness, registry, settings, wire
 from fne.errors import FneError, RunError
 from fne.evolution.evaluate import Evaluator
 from fne.types import PROTOCOL_VERSION, Header, Reply, Request, Samples, Scalar, Status, Tensors
@@ -117,6 +117,9 @@ class Worker:
         pending = list(nodes)
         try:
             task = registry.load("task", request.task)
+            odd = [key for key, value in request.options.items() if not isinstance(value, int | float | str | bool)]
+            if odd:
+                raise FneError(f"task {request.task!r}: {odd[0]}: must be a number, text, or true or false")
             options = _checked(task, request.task, tuple((k, type(v), v) for k, v in request.options.items()))
         except FneError as error:
             yield from (Reply(request.header, node.name, Status.REFUSED, str(error)[:300]) for node in nodes)
@@ -130,6 +133,8 @@ class Worker:
                     payload = next(payloads, None)
                     if payload is None:
                         raise RunError(f"task {request.task!r} yields fewer payloads than it has nodes")
+                    if not (isinstance(payload, Mapping) and all(map(wire.sendable, payload.values()))):
+                        raise RunError(f"task {request.task!r} must yield tensors by name, not {payload!r:.60}")
                     yield Reply(request.header, node.name, payload=payload)
                     answered += 1
                 if next(payloads, None) is None:
@@ -175,7 +180,8 @@ def _reason(error: Exception, *, tell: bool) -> str:
 
     The toolkit's own errors and refusals are written to be sent; of others a real site tells no text.
     """
+    if isinstance(error, FneError | RefusedError):
+        return str(error)[:300]
     frames = traceback.extract_tb(error.__traceback__)
-    place = f" ({frames[-1].name}, line {frames[-1].lineno})" if frames and not isinstance(error, ValueError) else ""
-    text = f": {error}" if tell or isinstance(error, FneError | RefusedError) else ""
-    return f"{type(error).__name__}{text}{place}"[:300]
+    place = f" ({frames[-1].name}, line {frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}{f': {error}' if tell else ''}{place}"[:300]

@@ -156,8 +156,10 @@ def add_plugin(path: Path) -> None:
         del _plugin_entries[key]  # of an earlier reading
     _plugin_entries.update(fresh)
     content = hashlib.sha256(path.read_bytes()).hexdigest()
-    if _plugin_files.get(module, (path, content))[1] != content:
-        sys.modules.pop(module, None)  # edited since it was imported
+    if _plugin_files.get(module, (path, content))[1] != content:  # edited since it was imported
+        sys.modules.pop(module, None)
+        for key in [key for key, thing in _registered.items() if thing.__module__ == module]:
+            del _registered[key]
     _plugin_files[module] = (path, content)
 
 

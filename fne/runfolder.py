@@ -39,6 +39,7 @@ def choose(
     """Return the folder that a new or a resumed run asks for, and its config; arguments as of `fne.train`.
 
     Raises:
+        FneError: neither a config nor a run to resume; `ConfigError` for a config with mistakes.
         CheckpointError: nothing to resume there, or other settings than the run's own; names the differences.
     """
     if resume is None:
@@ -78,11 +79,17 @@ def _resolved_only(change: str) -> bool:
 
 
 def make_folder(folder: Path, *, numbered: bool) -> Path:
-    """Make and return the folder of a new run; `numbered`: a new one, with the first free number if it is taken."""
+    """Make and return the folder of a new run; `numbered`: a new one, with the first free number if it is taken.
+
+    Raises:
+        RunError: it cannot be made there.
+    """
+    try:
+        (folder.parent if numbered else folder).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(f"cannot make the folder {folder}: {error.strerror or error}; choose another --out") from None
     if not numbered:
-        folder.mkdir(parents=True, exist_ok=True)
         return folder
-    folder.parent.mkdir(parents=True, exist_ok=True)
     free, number = folder, 1
     while True:
         try:
@@ -145,7 +152,7 @@ def save_model(experiment: Experiment, result: Result, path: Path) -> str:
     """Write genes and buffers as the module's state; returns the file's SHA-256."""
     config, module = experiment.config, copy.deepcopy(experiment.evaluator.module).cpu()  # with its frozen parameters
     experiment.task.layout.fill(module, result.parameters)
-    fill_buffers(module, result.buffers)
+    fill_buffers(module, {**experiment.task.buffers, **result.buffers})
     made = {
         "model": {"name": config.model.name, **config.model.settings},
         "seed": config.seed,

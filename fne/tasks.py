@@ -75,7 +75,7 @@ def train_task(
     request: Request,
     *,
     loss: Annotated[Literal["nmse", "mse", "bce", "cross_entropy"], Key("what is minimised")],
-    lr: Annotated[float, Key("learning rate", gt=0)],
+    lr: Annotated[float, Key("learning rate; a long decay may reach 0", ge=0)],
     epochs: Annotated[int, Key("passes over the node's samples", unit="epochs", ge=1)] = 1,
     batch_size: Annotated[int, Key("0: all samples at once", unit="samples", ge=0)] = 0,
     optimizer: Annotated[Literal["sgd", "adam", "adadelta"], Key("new each time, but for keep_optimizer")] = "sgd",
@@ -85,9 +85,9 @@ def train_task(
 ) -> Iterator[Tensors]:
     """Train the given weights on each node's samples by gradient descent and answer with the change.
 
-    Takes `parameters [D]` and `buffer.*`. Yields `delta [D]` and float buffers times the sample count, integer buffers
-    times the count as int64, `loss` (summed over the samples of the last epoch) and `samples`. Raises `RunError` where
-    training leaves the finite numbers.
+    Takes `parameters [D]` and `buffer.*`. Yields `delta [D]` and float buffers times the sample count, the change of
+    integer buffers times the count as int64, `loss` (summed over the samples of the last epoch) and `samples`. Raises
+    `RunError` where training leaves the finite numbers.
     """
     layout, module = worker.evaluator.layout, worker.module
     for node in nodes:
@@ -106,14 +106,12 @@ def train_task(
         )
         weighted, after = (layout.flatten(module) - start.cpu()) * count, buffers_of(module)
         bad = [leaf.name for leaf in layout.leaves if not weighted[leaf.start : leaf.stop].isfinite().all()]
-        bad += [name for name, b in after.items() if not (b.isfinite() | (b == before[name].cpu())).all()]
+        bad += [name for name, b in after.items() if not (b.isfinite() | _same(b, before[name].cpu())).all()]
         if bad:  # a buffer may hold infinities from the start, such as a mask
             raise RunError(f"training diverged: non-finite values in {bad[0]!r}; lower strategy.lr = {lr}")
         if keep_optimizer:
             _keep(method, node.memory)
-        sums = {  # exact in float64: a buffer that nobody changes must come back with its bits
-            BUFFER + name: (b.double() if b.is_floating_point() else b.long()) * count for name, b in after.items()
-        }
+        sums = {BUFFER + name: _weighted_buffer(b, before[name].cpu(), count) for name, b in after.items()}
         yield {"delta": weighted, **sums, "loss": total.cpu().reshape(1), "samples": torch.tensor([count])}
 
 
@@ -152,6 +150,18 @@ def _descend(
     finally:
         module.eval()
     return total
+
+
+def _same(a: Tensor, b: Tensor) -> Tensor:
+    return (a == b) | (a.isnan() & b.isnan())
+
+
+def _weighted_buffer(after: Tensor, before: Tensor, count: int) -> Tensor:
+    """Return what of a buffer is added up: floats times the samples, exact in float64; of integers the change.
+
+    Either way a buffer that nobody changes comes back with its bits.
+    """
+    return after.double() * count if after.is_floating_point() else (after.long() - before.long()) * count
 
 
 def _batches(order: Tensor, size: int, module: nn.Module) -> list[Tensor]:

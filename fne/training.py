@@ -79,9 +79,9 @@ def train(
     if summary is not None:
         return summary
     experiment = build(wanted)
+    if resume is None:
+        folder = make_folder(folder, numbered=out is None)
     try:
-        if resume is None:
-            folder = make_folder(folder, numbered=out is None)
         with locked(folder):
             if resume is None:
                 check_unused(folder)
@@ -119,12 +119,14 @@ def _run(
         if state:
             strategy.load_state_dict(state["strategy"])
             engine.load(state["step"])
-        if resuming:
-            for stale in (SUMMARY, MODEL):  # of a run that goes on to another target
-                (folder / stale).unlink(missing_ok=True)
-        write_atomically(folder / CONFIG, config.to_yaml().encode())
+        if not resuming:
+            write_atomically(folder / CONFIG, config.to_yaml().encode())
         resume_at = kept["position"] if resuming else None
         history = stack.enter_context(History(folder, watch.every, resume_at, kept["pending"]))
+        if resuming:  # everything that goes on was there
+            for stale in (SUMMARY, MODEL):  # of a run that goes on to another target
+                (folder / stale).unlink(missing_ok=True)
+            write_atomically(folder / CONFIG, config.to_yaml().encode())
         interrupted = stack.enter_context(_interrupts())
         stops = _Stops(stop_after, watch.target, totals, interrupted)
         watchers = _watchers(experiment, folder, resuming=resuming, quiet=quiet)

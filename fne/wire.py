@@ -45,6 +45,11 @@ class Frame:
         return b"".join(self.buffers)
 
 
+def sendable(value: Any) -> bool:
+    """Return whether `encode` takes this as a tensor."""
+    return isinstance(value, Tensor) and value.dtype in _NAMES
+
+
 def encode(meta: Mapping[str, Any], tensors: Tensors) -> Frame:
     """Return the frame of small values `meta` (JSON) and named tensors; a tensor is not copied if on the CPU."""
     described: list[tuple[str, str, list[int]]] = []

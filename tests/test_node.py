@@ -172,7 +172,7 @@ def test_a_shared_pass_that_breaks_is_repeated_one_by_one(run: Callable[..., Any
     replies, _ = run(task)
     assert calls == [["n0", "n1", "n2"], ["n0"], ["n1"], ["n2"]]
     assert [r.status for r in replies] == [Status.OK, Status.FAILED, Status.OK]
-    assert replies[1].reason == "ValueError: bad sample"
+    assert replies[1].reason.startswith("ValueError: bad sample (task, line")
 
 
 @pytest.mark.parametrize("answering", [(), ("n0",), ("n0", "n1")])
@@ -187,7 +187,7 @@ def test_nodes_for_which_a_task_yields_nothing_have_failed(run: Callable[..., An
             assert (reply.status, int(reply.payload["index"])) == (Status.OK, int(reply.node[1:]))
         else:
             assert (reply.status, reply.payload) == (Status.FAILED, {})
-            assert reply.reason == "RunError: task 'mine' yields fewer payloads than it has nodes"
+            assert reply.reason == "task 'mine' yields fewer payloads than it has nodes"
 
 
 @pytest.mark.parametrize("nodes", [("n0",), ("n0", "n1", "n2")])
@@ -248,9 +248,9 @@ def test_private_tensors_reach_their_node_only() -> None:
     ("options", "reason"),
     [
         ({"lr": 0.1, "loss": "mse", "epochs": 0}, "task 'train': epochs: must be a whole number >= 1"),
-        ({"lr": "fast", "loss": "mse"}, "task 'train': lr: must be a number > 0"),
+        ({"lr": "fast", "loss": "mse"}, "task 'train': lr: must be a number >= 0"),
         ({"lr": 0.1, "loss": "mse", "epoch": 1}, "unknown key of task 'train' (did you mean 'epochs'?)"),
-        ({"loss": "mse"}, "task 'train': lr: must be a number > 0"),
+        ({"loss": "mse"}, "task 'train': lr: must be a number >= 0"),
     ],
 )
 def test_options_are_checked_before_a_task_runs(
@@ -291,3 +291,25 @@ def test_a_real_node_sends_no_text_that_may_quote_its_data(
     (reply,) = worker.run(Request(HEADER, "mine", ("n0",)))
     assert ("patient 17" in reply.reason) is simulated
     assert reply.reason.startswith("KeyError")
+
+
+@pytest.mark.parametrize("payload", [3, {"x": 1.0}, {"x": torch.zeros(2, dtype=torch.complex64)}, [torch.zeros(1)]])
+def test_a_payload_that_cannot_be_sent_fails_its_node(run: Callable[..., Any], payload: Any) -> None:
+    def task(worker: Worker, nodes: Sequence[Node], request: Request) -> Iterator[Tensors]:
+        for node in nodes:
+            yield payload if node.name == "n1" else answer(node)
+
+    replies, _ = run(task)
+    assert [r.status for r in replies] == [Status.OK, Status.FAILED, Status.OK]
+    assert replies[1].reason.startswith("task 'mine' must yield tensors by name, not ")
+
+
+def test_an_option_that_is_no_scalar_is_refused(
+    laboratory: Callable[..., SimpleNamespace], clouds: Callable[..., dict[str, Samples]]
+) -> None:
+    worker: Worker = laboratory(lambda: nn.Linear(4, 3), clouds(2)).worker
+    (reply,) = worker.run(Request(HEADER, "fitness", ("n0",), options={"loss": ["mse"]}))  # type: ignore[dict-item]
+    assert (reply.status, reply.reason) == (
+        Status.REFUSED,
+        "task 'fitness': loss: must be a number, text, or true or false",
+    )

@@ -273,6 +273,9 @@ def test_a_plugin_read_again_after_a_change(tmp_path: Path) -> None:
     add_plugin(path)
     assert load("model", "tiny_new")((), 1, seed=0).width == 3
     assert "tiny_old" not in catalogue("model")
+    write(path, PLUGIN.format(name="new").replace("class Tiny", "class Renamed"))  # the same name, another class
+    add_plugin(path)
+    assert type(load("model", "tiny_new")((), 1, seed=0)).__name__ == "Renamed"
 
 
 def test_a_plugin_that_takes_a_name_is_refused(tmp_path: Path) -> None:

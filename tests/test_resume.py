@@ -174,6 +174,16 @@ def test_a_run_that_ended_at_a_target_goes_on_to_a_higher_one(tmp_path: Path, re
     assert (folder / "summary.json").read_bytes() == last, "it came to its own end"
 
 
+def test_a_resume_that_is_refused_leaves_the_results(tmp_path: Path) -> None:
+    settings, folder = config("fne", target=0.4, checkpoint_every=1), tmp_path / "run"
+    train(settings, out=folder)
+    kept = {name: (folder / name).read_bytes() for name in ("summary.json", "model.safetensors", "config.yaml")}
+    (folder / "history.jsonl").rename(tmp_path / "history.jsonl")
+    with pytest.raises(CheckpointError, match=r"history\.jsonl is missing"):
+        train(None, ["watch.target=0.9"], resume=folder)
+    assert {name: (folder / name).read_bytes() for name in kept} == kept
+
+
 def test_a_broken_summary_is_made_again(tmp_path: Path) -> None:
     settings, folder = config("fne"), tmp_path / "run"
     before = train(settings, out=folder)

@@ -101,8 +101,7 @@ class Totals:
         }  # fmt: skip
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what `state_dict` returned and start the clocks."""
+        """Take over what `state_dict` returned; `start` the clocks afterwards."""
         self._bytes, self._figures = state["bytes"], state["figures"]
         self._accuracy_best, self._snapshots = state["accuracy_best"], state["snapshots"]
         self._cpu, self._wall, self._cpu_total = state["cpu"], state["wall"], state["cpu_total"]
-        self.start()
