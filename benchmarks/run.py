@@ -30,6 +30,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "logistic_centralised": "centralised_mnist5000",
         "cnn_fedavg": "fedavg_mnist5000 model=cnn",
         "cnn_paper": CNN,
+        "cnn_mixed": f"{CNN} {MIXED}",
         "cnn_mixed_ce": f"{CNN} {MIXED} {CE}",
     },
     "comparisons": {
