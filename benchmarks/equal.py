@@ -1,16 +1,18 @@
-"""Compare two runs at equal rounds and at equal bytes, from their histories (validation accuracy).
+"""Compare two methods at equal rounds and at equal bytes, from their histories (validation accuracy).
 
-    python benchmarks/equal.py runs/bench/mnist/fne_cnn-s0 runs/bench/mnist/fedavg_cnn-s0
+    python benchmarks/equal.py runs/bench/mnist/fne_cnn runs/bench/mnist/fedavg_cnn --seeds 0-2
 
 Equal rounds: both at the last round of the shorter run. Equal bytes: both when all nodes' traffic, down and up, has
-reached the total of the cheaper run; "best so far" is what early stopping on validation would have kept by then. With
-a thinned history, a kept step stands for the thinned ones before it.
+come up to the total of the cheaper run; "best so far" is what early stopping on validation would have kept by then.
+Pairs of runs of one seed, means ± sample standard deviations over the seeds. With a thinned history, a kept step stands
+for the thinned ones before it.
 """
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from statistics import mean, stdev
 from typing import Any
 
 from fne.watch.history import read_history
@@ -27,22 +29,33 @@ def with_totals(folder: Path) -> list[dict[str, Any]]:
     return lines
 
 
+def percent(values: list[float]) -> str:
+    """Return mean ± sample standard deviation."""
+    spread = f" ± {100 * stdev(values):.1f}" if len(values) > 1 else ""
+    return f"{100 * mean(values):.1f}{spread} %"
+
+
 def main() -> None:
     """Print one Markdown table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("runs", nargs=2, type=Path)
-    runs = {folder.name: with_totals(folder) for folder in parser.parse_args().runs}
+    parser.add_argument("runs", nargs=2, type=Path, help="run folders without their -sSEED")
+    parser.add_argument("--seeds", default="0", help="first-last")
+    arguments = parser.parse_args()
+    first, _, last = arguments.seeds.partition("-")
+    seeds = range(int(first), int(last or first) + 1)
+    pairs = [[with_totals(run.with_name(f"{run.name}-s{seed}")) for run in arguments.runs] for seed in seeds]
     print("| equal | run | rounds | bytes, all nodes | validation | best so far |\n|---|---|---:|---:|---:|---:|")
     for what, key in (("rounds", "round"), ("bytes", "total")):
-        limit = min(lines[-1][key] for lines in runs.values())
-        for name, lines in runs.items():
-            within = [line for line in lines if line[key] <= limit]
-            if not within:
-                print(f"| {what} | {name} | 0 | over {human_bytes(limit)} after one round | - | - |")
+        for which, run in enumerate(arguments.runs):
+            limits = [min(lines[-1][key] for lines in pair) for pair in pairs]
+            within = [[x for x in pair[which] if x[key] <= limit] for pair, limit in zip(pairs, limits, strict=True)]
+            if not all(within):
+                print(f"| {what} | {run.name} | 0 | more after one kept round | - | - |")
                 continue
-            at = within[-1]
-            print(f"| {what} | {name} | {at['round']} | {human_bytes(at['total'])} | "
-                  f"{at['accuracy_validation']:.1%} | {at['best']:.1%} |")  # fmt: skip
+            at = [lines[-1] for lines in within]
+            rounds, spent = mean(line["round"] for line in at), mean(line["total"] for line in at)
+            accuracy, best = (percent([line[k] for line in at]) for k in ("accuracy_validation", "best"))
+            print(f"| {what} | {run.name} | {rounds:.0f} | {human_bytes(spent)} | {accuracy} | {best} |")
 
 
 if __name__ == "__main__":
