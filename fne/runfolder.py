@@ -85,11 +85,16 @@ def make_folder(folder: Path, *, numbered: bool) -> Path:
         RunError: it cannot be made there.
     """
     try:
-        (folder.parent if numbered else folder).mkdir(parents=True, exist_ok=True)
+        if not numbered:
+            folder.mkdir(parents=True, exist_ok=True)
+            return folder
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        return _first_free(folder)
     except OSError as error:
         raise RunError(f"cannot make the folder {folder}: {error.strerror or error}; choose another --out") from None
-    if not numbered:
-        return folder
+
+
+def _first_free(folder: Path) -> Path:
     free, number = folder, 1
     while True:
         try:

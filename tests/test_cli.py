@@ -358,6 +358,11 @@ def test_a_folder_that_cannot_be(tmp_path: Path, fails: Any) -> None:
     assert "no run to resume" in fails("train", "--resume", str(tmp_path / "nothing"))
 
 
+def test_a_default_folder_that_cannot_be_made(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"cannot make the folder .*: File name too long; choose another --out"):
+        make_folder(tmp_path / "runs" / ("x" * 300), numbered=True)
+
+
 # ------------------------------------------------------------------------------------------------ runs
 @pytest.mark.parametrize("words", [("fne_toy",), ("fedavg_quick", "model=cnn", "strategy.rounds=2"),
                                    ("fne_toy", "strategy=fedavg", "strategy.rounds=5")])  # fmt: skip

@@ -148,14 +148,14 @@ class FNE:
 
     def ask(self, nodes: Sequence[str]) -> Request:
         """Return the generation for the nodes chosen to evaluate it."""
-        header = Header(self.seed, self.step)
-        chosen, samples = self._choice(self.step, nodes)
-        options = {"loss": self._loss, "samples": samples}
-        genomes = self._population.genomes
-        if self._deal:
+        header, genomes = Header(self.seed, self.step), self._population.genomes
+        if self._deal:  # every node takes part, with all its samples
             slices = genomes.chunk(self._groups)
             private = {node: {"population": slices[g]} for node, g in self._dealt(nodes).items()}
+            options = {"loss": self._loss, "samples": "all"}
             return Request(header, "fitness", tuple(private), private=private, options=options)
+        chosen, samples = self._choice(self.step, nodes)
+        options = {"loss": self._loss, "samples": samples}
         return Request(header, "fitness", chosen, common={"population": genomes}, options=options, reduce="sum")
 
     def tell(self, round_: Round) -> Metrics:
