@@ -6,7 +6,9 @@ Only the cache folder is ever written to, and only when a download was asked for
 
 from __future__ import annotations
 
+import hashlib
 import os
+import urllib.request
 from collections.abc import Sequence
 from http.client import HTTPException
 from pathlib import Path
@@ -80,6 +82,46 @@ def fetch(name: str, folder: str) -> None:
         raise DataError(
             f"{name}: the download into {root} failed ({error}); get the files some other way and set data.path"
         ) from error
+
+
+def download(url: str, folder: Path, *, sha256: str | None = None, timeout: float = 60.0) -> Path:
+    """Fetch `url` into `folder` under its own name, whole or not at all, and return the file.
+
+    Args:
+        url: http or https.
+        folder: made if it is not there.
+        sha256: of the right file in hexadecimal; `None` where it is not known.
+        timeout: for how long the other side may be silent, in seconds.
+
+    Raises:
+        DataError: no network, an error of the server, a file cut off or with another checksum, or no room.
+    """
+    target = folder / url.rsplit("/", 1)[-1]
+    scratch = target.with_name(f".{target.name}.part")
+    content, size = hashlib.sha256(), 0
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with urllib.request.urlopen(url, timeout=timeout) as reply, scratch.open("wb") as file:
+            promised = reply.headers.get("Content-Length")
+            while piece := reply.read(1 << 20):
+                file.write(piece)
+                content.update(piece)
+                size += len(piece)
+        if promised is not None and size != int(promised):
+            raise DataError(f"{url}: {size} of {promised} bytes arrived; try again")
+        if sha256 is not None and content.hexdigest() != sha256:
+            raise DataError(
+                f"{url}: not the file that is known: its SHA-256 is {content.hexdigest()}, expected was {sha256}; "
+                "try again, or get the file some other way and set data.path"
+            )
+        os.replace(scratch, target)
+    except (OSError, HTTPException) as error:
+        raise DataError(
+            f"{url}: the download into {folder} failed ({error}); get the file some other way and set data.path"
+        ) from error
+    finally:
+        scratch.unlink(missing_ok=True)
+    return target
 
 
 # ------------------------------------------------------------------------------------------------ checks

@@ -40,6 +40,10 @@ class DataError(FneError):
     """Data that are missing, broken, or too few for what is asked."""
 
 
+class DataWarning(UserWarning):
+    """Something about the data that the user should know before believing a figure; the run goes on."""
+
+
 class CheckpointError(FneError):
     """A checkpoint that is missing, damaged, or belongs to another run."""
 

@@ -142,6 +142,7 @@ class Dataset:
         split: how the parts were made, printed beside every figure.
         source: where the data came from, with licence if known.
         group_names: names of the subjects that `Samples.groups` refers to.
+        fold: `(i, k)` where the split is fold `i` of `k` (from 0), so that reports can put the folds together.
     """
 
     name: str
@@ -152,6 +153,7 @@ class Dataset:
     split: str
     source: str
     group_names: tuple[str, ...] = ()
+    fold: tuple[int, int] | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -183,6 +185,9 @@ class LearningTask:
         evaluate: a population on the server's own data; `accuracy` is NaN for regression.
         classification: whether targets are labels.
         buffers: the model's buffers as nodes and server hold them when a run begins.
+        batch_norm: where batch normalisation gets its statistics in methods without gradients: the initial ones
+            (`identity`), those of the samples that are evaluated (`batch`), or of the server's data (`server`).
+        statistics: genes `[D]` -> buffers with statistics of the server's data; `None` with `identity`.
     """
 
     layout: Layout
@@ -190,6 +195,12 @@ class LearningTask:
     evaluate: Evaluate
     classification: bool = True
     buffers: Tensors = field(default_factory=dict)
+    batch_norm: Literal["identity", "batch", "server"] = "identity"
+    statistics: Callable[[Tensor], Tensors] | None = None
+
+    def buffers_for(self, genes: Tensor) -> Tensors:
+        """Return the buffers with which a model found without gradients is validated and kept."""
+        return self.buffers if self.statistics is None else self.statistics(genes)
 
 
 @dataclass(frozen=True)

@@ -18,13 +18,14 @@ LAYERS = {
     "fne.node": 2, "fne.tasks": 2, "fne.gather": 2, "fne.averaging": 2,
     "fne.strategies": 3, "fne.engines": 3,
     "fne.loop": 4, "fne.watch": 4,
-    "fne.experiment": 5, "fne.runfolder": 5, "fne.training": 5, "fne.cli": 5, "fne.models": 5, "fne.data": 5, "fne": 5,
+    "fne.experiment": 5, "fne.runfolder": 5, "fne.training": 5, "fne.arguments": 5, "fne.cli": 5, "fne.models": 5,
+    "fne.data": 5, "fne": 5,
 }  # fmt: skip
 """Of a module or package, the longest name that fits; a module imports its own layer and those below."""
 
 ONLY = {
     "fne.models": ("fne.registry", "fne.types", "fne.errors", "fne.randomness", "fne.models"),
-    "fne.data": ("fne.registry", "fne.types", "fne.errors", "fne.randomness", "fne.data"),
+    "fne.data": ("fne.registry", "fne.types", "fne.errors", "fne.files", "fne.randomness", "fne.data"),
 }
 """Leaves of the tree: all that they may import of the toolkit."""
 

@@ -89,7 +89,9 @@ def test_every_setting_is_described_and_holds_its_default_and_its_choices(found:
     if default is not ...:
         assert check(model, {}, "it") == ({key: default}, [])
     for choice in choices(annotation):
-        assert check(model, {key: choice}, "it") == ({key: choice}, [])
+        several = get_origin(get_args(annotation)[0]) is tuple
+        given, made = ([choice], (choice,)) if several else (choice, choice)
+        assert check(model, {key: given}, "it") == ({key: made}, [])
 
 
 def test_catalogue_and_config_errors_need_no_torch(tmp_path: Path) -> None:

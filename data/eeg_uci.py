@@ -1,0 +1,337 @@
+"""UCI EEG Database: one-second trials of alcoholic and control subjects who look at pictures (Begleiter, 1999).
+
+Every trial of a subject has the same label, and subjects are easy to recognise. So whole subjects are held out
+unless another split is asked for by name.
+"""
+
+from __future__ import annotations
+
+import sys
+import tarfile
+import tempfile
+import warnings
+import zlib
+from pathlib import Path
+from typing import Annotated, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fne.data import sources
+from fne.data.rd_format import CHANNELS, SETS, Recordings, digest, find, parse_all, read_all, unpack
+from fne.data.sources import check_dataset, locate, stratified_split
+from fne.errors import DataError, DataWarning, SettingError
+from fne.randomness import generator
+from fne.registry import Key, register
+from fne.types import Dataset, Samples
+
+CLASSES = ("control", "alcoholic")
+NOT_SCALP = ("X", "Y", "nd")
+ARCHIVES = "https://archive.ics.uci.edu/ml/machine-learning-databases/eeg-mld"
+"""Where `SMNI_CMI_TRAIN.tar.gz` and `SMNI_CMI_TEST.tar.gz` are."""
+TRAIN_CONTENT = "1f7543518963559ac7b366a774866ea923e21ce48bf8411fa1083669e16cc40d"
+"""`rd_format.digest` of the 600 trials of UCI's TRAIN folder. No such figure is known for TEST."""
+_REMEDIES = (
+    "set data.download=true: both archives of UCI are fetched into the cache folder",
+    "unpack SMNI_CMI_TRAIN.tar.gz and SMNI_CMI_TEST.tar.gz of https://doi.org/10.24432/C5TS3D, or eeg_full.tar, "
+    "and set data.path to a folder above the subjects' folders",
+)
+_FRACTION = 0.2
+_CHUNK = 128
+"""Trials that are converted to float64 at a time."""
+
+
+@register("data", "eeg_uci")
+def eeg_uci(
+    *,
+    seed: int,
+    path: Annotated[str | None, Key("folder that holds the subjects' folders, at any depth")] = None,
+    download: Annotated[bool, Key("fetch missing files into the cache folder")] = False,
+    recordings: Annotated[
+        Literal["all", "train", "test"], Key("UCI's folders TRAIN and TEST as one pool, or one of them alone")
+    ] = "all",
+    split: Annotated[
+        Literal["subject", "trial", "uci"],
+        Key("subject: whole subjects; trial: trials of each subject; uci: TRAIN and TEST, of the same subjects"),
+    ] = "subject",
+    split_seed: Annotated[int, Key("seed of the split, the same for all runs that are compared", ge=0)] = 0,
+    folds: Annotated[int, Key("split=subject: parts the subjects are dealt to", ge=3)] = 5,
+    fold: Annotated[int, Key("split=subject: which is the test part; the next one is validation", ge=0)] = 0,
+    validation: Annotated[
+        float | None, Key("split=trial, uci: the server's own fraction; null: 0.2 (of TRAIN for uci)", gt=0, lt=1)
+    ] = None,
+    test: Annotated[float | None, Key("split=trial: fraction of test trials; null: 0.2", gt=0, lt=1)] = None,
+    shuffle_labels: Annotated[
+        bool, Key("control for leaks: half of each class's subjects get the other label, nothing is left to learn")
+    ] = False,
+    label_seed: Annotated[int, Key("which subjects shuffle_labels takes", ge=0)] = 0,
+    channels: Annotated[Literal["all", "scalp"], Key("all 64, or without X, Y (eyes) and nd (reference)")] = "all",
+    conditions: Annotated[
+        tuple[Literal["S1 obj", "S2 match", "S2 nomatch"], ...], Key("which trials, by what was shown", min_length=1)
+    ] = ("S1 obj", "S2 match", "S2 nomatch"),
+    detrend: Annotated[
+        Literal["none", "constant", "linear"], Key("subtract mean or line from each trial and channel")
+    ] = "none",
+    standardise: Annotated[
+        Literal["train", "subject", "none"],
+        Key("mean 0, variance 1 per channel, by the training part, or by each subject's own trials; none: microvolts"),
+    ] = "train",
+) -> Dataset:
+    """Load the UCI EEG Database, `x` float32 `[N, channels, 256]` (one second at 256 Hz), groups are the subjects.
+
+    `standardise=subject` takes a subject's training trials, and of a subject that has none all its trials,
+    never a label. A channel that does not vary is only centred. Byte-identical trials are kept once.
+
+    Raises:
+        DataError: files are missing or damaged, or too few.
+        SettingError: settings that do not go together, or more folds than subjects.
+
+    Warns:
+        DataWarning: the split has the same subjects in training and test; files or trials were left out.
+    """
+    shares = _checked(path, download, split, recordings, folds, fold, validation, test, conditions)
+    folder, everything = _load(path, download)
+    kept = _selected(everything, folder, split, recordings, conditions)
+    names, inverse = np.unique(kept.subject, return_inverse=True)
+    groups = torch.from_numpy(inverse)
+    true = torch.tensor([int(name[3] == "a") for name in names.tolist()])
+    given = _shuffled(true, label_seed) if shuffle_labels else true
+
+    draw = generator("eeg_uci", "split", split_seed)
+    if split == "subject":
+        if folds > len(names):
+            raise SettingError("data.folds", folds, f"at most {len(names)}, the number of subjects")
+        dealt = _folds(2 * true + given, folds, draw)[groups]
+        of_test, of_validation = dealt == fold, dealt == (fold + 1) % folds
+        index = [_where(part) for part in (~(of_test | of_validation), of_validation, of_test)]
+        how = "subject-wise (whole subjects, stratified)"
+    else:
+        index, how = _within_subjects(kept, groups, *shares, split, draw)
+        text = (
+            f"eeg_uci: data.split={split} tests on the subjects of the training part; recognising the person alone "
+            "reaches such figures. Take data.split=subject for a claim about the disease"
+        )
+        warnings.warn(text, DataWarning, stacklevel=2)
+    if shuffle_labels:
+        how += ", labels shuffled between subjects"
+
+    x = _prepared(kept.values, channels, detrend)
+    if standardise == "train":
+        _standardise(x, [(torch.arange(len(x)), index[0])])
+    elif standardise == "subject":
+        _standardise(x, _own_trials(groups, index[0]))
+    whole = Samples(x, given[groups], groups)
+    parts = [whole.take(part) for part in index]
+    source = f"UCI EEG Database (doi 10.24432/C5TS3D, CC BY 4.0), {len(kept)} trials of {len(names)} subjects"
+    dataset = Dataset(
+        "eeg_uci",
+        parts[0],
+        parts[1],
+        parts[2],
+        classes=CLASSES,
+        split=how,
+        source=source,
+        group_names=tuple(names.tolist()),
+        fold=(fold, folds) if split == "subject" else None,
+    )
+    return check_dataset(dataset)
+
+
+def _checked(
+    path: str | None, download: bool, split: str, recordings: str, folds: int, fold: int,
+    validation: float | None, test: float | None, conditions: tuple[str, ...],
+) -> tuple[float, float]:  # fmt: skip
+    """Return the fractions of validation and test; refuse a setting that would be ignored or cannot work."""
+    shares = (_FRACTION if validation is None else validation, _FRACTION if test is None else test)
+    if path is not None and download:
+        raise SettingError("data.download", True, "false beside data.path: downloads go to the cache folder")
+    if not conditions:
+        raise SettingError("data.conditions", [], "a list of at least one condition")
+    if split == "uci" and recordings != "all":
+        raise SettingError("data.recordings", recordings, "all with data.split=uci, which takes both folders")
+    if split == "subject":
+        if fold >= folds:
+            raise SettingError("data.fold", fold, f"below data.folds = {folds}")
+        for key, value in (("validation", validation), ("test", test)):
+            if value is not None:
+                raise SettingError(f"data.{key}", value, "null with data.split=subject, where data.folds decides")
+    elif fold:
+        raise SettingError("data.fold", fold, f"0 with data.split={split}, which has no folds")
+    elif split == "uci" and test is not None:
+        raise SettingError("data.test", test, "null with data.split=uci, where the TEST folder is the test part")
+    elif split == "trial" and sum(shares) >= 1:
+        raise SettingError("data.validation", shares[0], f"below {1 - shares[1]:.4g}, what data.test leaves")
+    return shares
+
+
+# ------------------------------------------------------------------------------------------------ trials
+def _load(path: str | None, download: bool) -> tuple[Path, Recordings]:
+    own = sources.cache_folder() / "eeg_uci"
+    try:
+        folder = locate("eeg_uci", ["eeg_uci/."], path, _REMEDIES)
+        files = find(folder)
+    except DataError:
+        if not download:
+            raise
+        folder, files = own, []
+    if download and (not files or folder == own):
+        for name in SETS.values():
+            if not (own / name).exists():
+                _fetch(name, own)
+        folder, files = own, find(own)
+    if not files:
+        ways = "".join(f"\n  {number}. {remedy}" for number, remedy in enumerate(_REMEDIES, 1))
+        raise DataError(f"{folder}: no recordings such as co2a0000364/co2a0000364.rd.000.gz. Ways to get them:{ways}")
+    return folder, read_all(folder, files)
+
+
+def _fetch(name: str, folder: Path) -> None:
+    """Fetch UCI's archive of a set to `folder/name`, whole and read once, or not at all."""
+    url = f"{ARCHIVES}/{name}.tar.gz"
+    print(f"eeg_uci: fetching {url}", file=sys.stderr)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".") as scratch:
+            fresh = Path(scratch) / name
+            with sources.download(url, Path(scratch)).open("rb") as archive:
+                unpack(archive, fresh)
+            content = digest(parse_all(fresh, find(fresh)))
+            if name == SETS["train"] and content != TRAIN_CONTENT:
+                raise DataError(
+                    f"{url}: not the {name} that is known: the digest of its trials is {content}, expected was "
+                    f"{TRAIN_CONTENT}; nothing was kept. Get the files some other way and set data.path"
+                )
+            fresh.rename(folder / name)
+    except (OSError, EOFError, tarfile.TarError, zlib.error) as error:
+        raise DataError(f"{url}: cannot be unpacked into {folder} ({error}); try again") from error
+
+
+def _selected(
+    everything: Recordings, folder: Path, split: str, recordings: str, conditions: tuple[str, ...]
+) -> Recordings:
+    """Return the trials that are asked for, equal ones once; warn of what was left out."""
+    for key, value, needed in (
+        ("data.recordings", recordings, [recordings] if recordings != "all" else []),
+        ("data.split", split, ["train", "test"] if split == "uci" else []),
+    ):
+        for name in needed:
+            if not (everything.origin == name).any():
+                instead = "all" if key == "data.recordings" else "subject or trial"
+                raise SettingError(key, value, f"{instead}: there is no folder {SETS[name]} in {folder}")
+    wanted = np.isin(everything.condition, conditions)
+    if recordings != "all":
+        wanted &= everything.origin == recordings
+    index = wanted.nonzero()[0]
+    if not len(index):
+        raise DataError(f"{folder}: no trials of data.conditions {', '.join(conditions)}")
+    first = np.sort(np.unique(everything.content[index], return_index=True)[1])
+    notes = [
+        f"{len(files)} {what} were left out, the first is {files[0]}"
+        for files, what in ((everything.failed, "trials marked err"), (everything.empty, "empty files"))
+        if len(files)
+    ]
+    if len(first) < len(index):
+        notes.append(f"{len(index) - len(first)} trials that repeat another one byte for byte were left out")
+    if notes:
+        warnings.warn(f"eeg_uci: {'; '.join(notes)}", DataWarning, stacklevel=3)
+    if len(first) == len(everything):
+        return everything
+    return everything.take(index[first])
+
+
+# ------------------------------------------------------------------------------------------------ subjects
+def _shuffled(true: Tensor, seed: int) -> Tensor:
+    """Return labels `[subjects]`, half of each class changed, so that the label says nothing about the class."""
+    draw = generator("eeg_uci", "labels", seed)
+    given = true.clone()
+    for label in (0, 1):
+        members = _where(true == label)
+        picked = torch.randperm(len(members), generator=draw)[: len(members) // 2]
+        given[members[picked]] = 1 - label
+    return given
+
+
+def _folds(strata: Tensor, folds: int, draw: torch.Generator) -> Tensor:
+    """Return each subject's fold `[subjects]`: strata are dealt out in turn, so that folds differ by one at most."""
+    order = torch.randperm(len(strata), generator=draw)
+    order = order[strata[order].argsort(stable=True)]
+    dealt = torch.empty_like(order)
+    dealt[order] = torch.arange(len(order)) % folds
+    return dealt
+
+
+def _within_subjects(
+    kept: Recordings, groups: Tensor, validation: float, test: float, split: str, draw: torch.Generator
+) -> tuple[list[Tensor], str]:
+    """Return the three parts, with the same subjects in all of them, and what to call that."""
+    if split == "uci":
+        pool = _where(torch.from_numpy(kept.origin == "train"))
+        held_out = round(len(pool) * validation)
+        drawn = stratified_split(groups[pool], [len(pool) - held_out, held_out], draw)
+        index = [*(pool[part] for part in drawn), _where(torch.from_numpy(kept.origin == "test"))]
+        return index, f"UCI folders (TRAIN, TEST; the same subjects, {_percent(validation)} % of TRAIN for validation)"
+    sizes = [round(len(groups) * fraction) for fraction in (validation, test)]
+    shares = "/".join(map(_percent, (1 - validation - test, validation, test)))
+    index = stratified_split(groups, [len(groups) - sum(sizes), *sizes], draw)
+    return index, f"trial-wise ({shares} within subjects, random)"
+
+
+def _where(mask: Tensor) -> Tensor:
+    return mask.nonzero()[:, 0]
+
+
+def _percent(fraction: float) -> str:
+    return f"{100 * fraction:.4g}"
+
+
+# ------------------------------------------------------------------------------------------------ values
+def _prepared(values: NDArray[np.float32], channels: str, detrend: str) -> Tensor:
+    """Return `[N, channels, T]` in microvolts, a copy where it differs from `values`."""
+    x = torch.from_numpy(values)
+    if channels == "scalp":
+        x = x[:, [number for number, name in enumerate(CHANNELS) if name not in NOT_SCALP]]
+    if detrend == "none":
+        return x
+    time = torch.arange(x.shape[-1], dtype=torch.float64)
+    time -= time.mean()
+    out = torch.empty_like(x)
+    for start in range(0, len(x), _CHUNK):
+        level = x[start : start + _CHUNK].double()
+        level -= level.mean(-1, keepdim=True)
+        if detrend == "linear":
+            level -= (level @ time / (time @ time))[..., None] * time
+        out[start : start + _CHUNK] = level
+    return out
+
+
+def _own_trials(groups: Tensor, train: Tensor) -> list[tuple[Tensor, Tensor]]:
+    """Return for each subject its trials, and those of them that its statistics are taken from."""
+    in_training = torch.zeros(len(groups), dtype=torch.bool)
+    in_training[train] = True
+    pairs = []
+    for subject in range(int(groups.max()) + 1):
+        own = groups == subject
+        reference = own & in_training
+        pairs.append((_where(own), _where(reference if reference.any() else own)))
+    return pairs
+
+
+def _standardise(x: Tensor, pairs: list[tuple[Tensor, Tensor]]) -> None:
+    """Change `x` in place: for each pair, its trials by mean and deviation per channel of its reference trials."""
+    results = []
+    for trials, reference in pairs:
+        total = torch.zeros(2, x.shape[1], dtype=torch.float64)
+        for start in range(0, len(reference), _CHUNK):
+            values = x[reference[start : start + _CHUNK]].double()
+            total += torch.stack([values.sum((0, 2)), values.square().sum((0, 2))])
+        mean, square = total / (len(reference) * x.shape[2])
+        deviation = (square - mean.square()).clamp(min=0).sqrt()
+        # A channel that does not vary comes out as rounding error, and must not be divided by it.
+        deviation = torch.where(deviation > 1e-6 * mean.abs(), deviation, 1.0)
+        results.append((trials, mean.float()[:, None], deviation.float()[:, None]))
+    for trials, mean, deviation in results:
+        for start in range(0, len(trials), _CHUNK):
+            part = trials[start : start + _CHUNK]
+            x[part] = (x[part] - mean) / deviation

@@ -1,0 +1,137 @@
+"""Pictures for people: curves of histories, samples of partitions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from fne.errors import FneError
+from fne.watch.history import read_history, writing
+from fne.watch.report import FILE, number, read_summary, split_of
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def curves(
+    run_folders: Sequence[Path],
+    out_png: Path,
+    y: str = "accuracy_validation",
+    x: Literal["step", "bytes", "evaluations"] = "step",
+) -> None:
+    """Plot one field of the runs' histories; unfinished runs are marked as such.
+
+    Runs of one name and split, such as seeds, share a colour; each fold has its own. The horizontal axis is
+    logarithmic where one run is more than ten times as long as another. Bytes are the running sum over all nodes, down
+    and up; in a thinned history a kept step stands for the thinned ones before it.
+
+    Raises:
+        FneError: no history, or none of the runs has a number under `y` and `x`.
+        RunError: the picture cannot be written.
+    """
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import EngFormatter, PercentFormatter
+
+    figure = Figure(figsize=(8, 5), layout="constrained")
+    axes = figure.add_subplot()
+    known: set[str] = set()
+    colours: dict[str, str] = {}
+    ends: list[float] = []
+    for folder in run_folders:
+        lines = read_history(folder)
+        known.update(key for line in lines for key, value in line.items() if number(value) is not None)
+        xs = _running_bytes(lines) if x == "bytes" else [number(line.get(x)) for line in lines]
+        ys = [number(line.get(y)) for line in lines]
+        points = [(a, math.nan if b is None else b) for a, b in zip(xs, ys, strict=True) if a is not None]
+        if any(not math.isnan(b) for _, b in points):
+            marker = "." if len(points) <= 50 else None
+            label = _label(folder)
+            colour = colours.get(label, f"C{len(colours)}")
+            # a label that begins with an underscore is left out of the legend
+            shown = f"_{label}" if label in colours else label
+            colours[label] = colour
+            axes.plot(*zip(*points, strict=True), label=shown, color=colour, marker=marker, linewidth=1.2)
+            ends.append(points[-1][0])
+    if not axes.lines:
+        raise FneError(f"no run has numbers for y = {y!r} over x = {x!r}; there are: {', '.join(sorted(known))}")
+    axes.set_xlabel("bytes, down and up, all nodes" if x == "bytes" else x)
+    axes.set_ylabel({"accuracy_validation": "validation accuracy"}.get(y, y.replace("_", " ")))
+    if max(ends) > 10 * min(ends) > 0:
+        axes.set_xscale("log")
+    if x == "bytes":
+        axes.xaxis.set_major_formatter(EngFormatter(unit="B"))
+    if y.startswith("accuracy"):
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+    axes.grid(alpha=0.3)
+    figure.legend(loc="outside lower center", fontsize="small", ncols=1 if len(colours) <= 8 else 2)
+    _save(figure, out_png)
+
+
+def _running_bytes(lines: Sequence[dict[str, Any]]) -> list[float | None]:
+    total, before, sums = 0.0, 0, list[float | None]()
+    for line in lines:
+        total += (line["step"] - before) * ((line.get("bytes_down") or 0) + (line.get("bytes_up") or 0))
+        before = line["step"]
+        sums.append(total)
+    return sums
+
+
+def _label(run_folder: Path) -> str:
+    if not (Path(run_folder) / FILE).exists():
+        return _plain(f"{Path(run_folder).name} (unfinished)")
+    summary = read_summary(run_folder)
+    return _plain(f"{summary['name']} ({summary['method']}; {summary['dataset']}, {split_of(summary)})")
+
+
+def _plain(text: str) -> str:
+    return text.replace("$", r"\$")  # matplotlib would read mathematics between two of them
+
+
+def partition_picture(
+    counts: Sequence[Sequence[int]], node_names: Sequence[str], class_names: Sequence[str], out_png: Path
+) -> None:
+    """Draw stacked bars of samples per node and class, `counts[K][C]`, a hundred nodes' names legible.
+
+    Raises:
+        RunError: the picture cannot be written.
+    """
+    from matplotlib import colormaps
+    from matplotlib.collections import PolyCollection
+    from matplotlib.figure import Figure
+
+    K, C = len(node_names), len(class_names)
+    figure = Figure(figsize=(min(max(6.4, 0.17 * K), 24) + 1.5, 5), layout="constrained")
+    axes = figure.add_subplot()
+    palette = colormaps["tab10" if C <= 10 else "tab20" if C <= 20 else "turbo"]
+    below = [0] * K
+    for c, (name, column) in enumerate(zip(class_names, zip(*counts, strict=True), strict=True)):
+        above = [b + n for b, n in zip(below, column, strict=True)]
+        # One collection a class: `bar` makes a patch of each, which takes minutes where K * C is large.
+        bars = [
+            [(k - 0.42, b), (k + 0.42, b), (k + 0.42, t), (k - 0.42, t)]
+            for k, (b, t) in enumerate(zip(below, above, strict=True))
+        ]
+        colour = palette(c) if C <= 20 else palette(c / (C - 1))
+        axes.add_collection(PolyCollection(bars, facecolor=colour, label=_plain(name)), autolim=False)
+        below = above
+    every = math.ceil(K / 130)
+    ticks = range(0, K, every)
+    axes.set_xticks(
+        ticks,
+        [_plain(node_names[k]) for k in ticks],
+        rotation=90 if K > 12 else 0,
+        fontsize=7 if K > 12 else 9,
+    )
+    axes.set_xlim(-0.7, K - 0.3)
+    axes.set_ylim(0, 1.03 * max(max(below), 1))
+    axes.set_ylabel("samples")
+    if C > 1:
+        figure.legend(loc="outside right upper", fontsize="small", ncols=math.ceil(C / 20), reverse=True)
+    _save(figure, out_png)
+
+
+def _save(figure: Figure, path: Path) -> None:
+    with writing(path, "make room, or give another path"):
+        figure.savefig(path, format="png", dpi=150)
