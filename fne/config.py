@@ -82,6 +82,10 @@ class EvaluationSection(_Section):
     ] = 2 * 10**9
     chunk: Annotated[int | None, Key("most in a pass; null: from memory", unit="individuals", ge=1)] = None
     tile: Annotated[int | None, Key("most in a pass; null: from memory", unit="samples", ge=1)] = None
+    batch_norm: Annotated[
+        Literal["identity", "batch", "server"],
+        Key("statistics without gradients: mean 0 and variance 1, the node's samples', or the server's samples'"),
+    ] = "identity"
 
 
 class WatchSection(_Section):

@@ -14,7 +14,7 @@ from fne.data.partition import deal
 from fne.data.sources import check_dataset
 from fne.device import resolve_device
 from fne.errors import DataError, SettingError
-from fne.evolution.evaluate import Evaluator, resolve_plan
+from fne.evolution.evaluate import Evaluator, has_batch_norm, resolve_plan
 from fne.evolution.genome import Layout, buffers_of
 from fne.node import Node, Secrets, Worker
 from fne.randomness import seeded_initialisation
@@ -92,6 +92,11 @@ def build(config: Config) -> Experiment:
     )
     evaluator = Evaluator(module, plan, output=output)
     validation = on_device(dataset.validation, device)
+    policy = config.evaluation.batch_norm
+    if policy != "identity" and not has_batch_norm(module):
+        raise SettingError(
+            "evaluation.batch_norm", policy, f"identity: model {config.model.name!r} has no batch normalisation"
+        )
 
     def evaluate(
         population: torch.Tensor, *, loss: str, buffers: Tensors | None = None, split: str = "validation"
@@ -106,6 +111,8 @@ def build(config: Config) -> Experiment:
         evaluate=evaluate,
         buffers=buffers_of(module),
         classification=classification,
+        batch_norm=policy,
+        statistics=None if policy == "identity" else lambda genes: evaluator.statistics(genes, validation.x),
     )
     make: Callable[..., Strategy] = registry.load("strategy", config.strategy.name)
     strategy = make(task, seed=config.seed, **config.strategy.settings)

@@ -34,8 +34,12 @@ def fitness_task(
     *,
     loss: Annotated[Literal["nmse", "mse", "bce", "cross_entropy"], Key("what is summed over the samples")],
     samples: Annotated[
-        Literal["all", "one"], Key("a node's samples, or one of them drawn from its public generator")
-    ] = "all",
+        int, Key("of a node, drawn anew each step from its public generator; 0: all", unit="samples", ge=0)
+    ] = 0,
+    statistics: Annotated[
+        Literal["given", "batch"],
+        Key("of batch normalisation: the model's or the request's, or each individual's on the node's samples"),
+    ] = "given",
 ) -> Iterator[Tensors]:
     """Evaluate a population on each node's samples, without gradients.
 
@@ -43,9 +47,12 @@ def fitness_task(
     initial ones, `buffer.*`. Yields `loss`, float32 `[P, 1]`, summed over the samples in float64, and `samples`, int64
     `[1]`. Samples of different nodes share a pass only with `evaluation.tiles=joined`.
     """
-    parts = [node.data if samples == "all" else _one(node, request) for node in nodes]
-    evaluate = functools.partial(worker.evaluator.sample_losses, loss=loss, buffers=buffers_in(request.common))
-    if worker.joined and len(nodes) > 1 and not request.private:
+    parts = [_drawn(node, request, samples) if 0 < samples < len(node.data) else node.data for node in nodes]
+    batch = statistics == "batch"
+    evaluate = functools.partial(
+        worker.evaluator.sample_losses, loss=loss, buffers=buffers_in(request.common), batch_statistics=batch
+    )
+    if worker.joined and len(nodes) > 1 and not (request.private or batch):
         joined = Samples(torch.cat([s.x for s in parts]), torch.cat([s.y for s in parts]))
         all_losses = evaluate(request.common["population"], joined)
         per_node = iter(torch.split(all_losses, [len(s) for s in parts], dim=1))
@@ -63,9 +70,9 @@ def buffers_in(tensors: Tensors) -> dict[str, Tensor]:
     return {name.removeprefix(BUFFER): value for name, value in tensors.items() if name.startswith(BUFFER)}
 
 
-def _one(node: Node, request: Request) -> Samples:
-    pick = torch.randint(len(node.data), (1,), generator=node.generator(request.header, "sample"))
-    return node.data.take(pick.to(node.data.x.device))
+def _drawn(node: Node, request: Request, count: int) -> Samples:
+    picked = torch.randperm(len(node.data), generator=node.generator(request.header, "samples"))[:count]
+    return node.data.take(picked.to(node.data.x.device))
 
 
 @register("task", "train")

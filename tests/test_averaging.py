@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -139,13 +140,16 @@ def test_a_last_single_sample_joins_its_neighbour_for_batch_norm_only(
         assert strategy.result().buffers["1.num_batches_tracked"].item() == 2 * epochs
 
 
-def test_the_metrics_hold_the_mean_training_loss_over_samples(laboratory: Build, clouds: Clouds) -> None:
+@pytest.mark.parametrize("output", ["softmax", "sigmoid"])
+def test_the_metrics_hold_the_mean_training_loss_over_samples(laboratory: Build, clouds: Clouds, output: str) -> None:
     nodes = clouds(4, 20)
-    lab = laboratory(network, nodes)
+    lab = laboratory(network, nodes, output=output)
     strategy = fedavg(lab.task, seed=1, rounds=1, fraction=1.0, batch_size=0, lr=0.1)
     module = initial(network, lab, 1)
     joined = Samples(torch.cat([d.x for d in nodes.values()]), torch.cat([d.y for d in nodes.values()]))
-    wanted = F.cross_entropy(module(joined.x), joined.y).item()  # full batch, one epoch: before the only step
+    logits = module(joined.x)
+    shares = logits.softmax(1) if output == "softmax" else F.normalize(logits.sigmoid(), p=1.0)
+    wanted = F.nll_loss(shares.log(), joined.y).item()  # full batch, one epoch: before the only step
     metrics = strategy.tell(lab.engine.send(strategy.ask(lab.engine.nodes)))
     assert metrics["loss_mean"] == pytest.approx(wanted, rel=1e-6)
     validation = lab.task.evaluate(strategy.result().parameters.unsqueeze(0), loss="cross_entropy")
@@ -279,6 +283,24 @@ def test_integer_buffers_keep_their_type_and_constant_ones_their_bits(laboratory
     for name in ("mask", "small", "coarse", "waves", "fine", "causal", "unknown", "huge"):
         assert got[name].dtype == getattr(given, name).dtype
         assert np.array_equal(got[name].numpy(), getattr(given, name).numpy(), equal_nan=name == "unknown"), name
+
+
+@pytest.mark.parametrize("policy", ["batch", "server"])
+def test_a_policy_for_statistics_without_gradients_is_none_of_these_methods_business(
+    laboratory: Build, clouds: Clouds, policy: Any
+) -> None:
+    def unasked(genes: Tensor) -> dict[str, Tensor]:
+        raise AssertionError
+
+    ends = []
+    for changes in ({}, {"batch_norm": policy, "statistics": unasked}):
+        lab = laboratory(normed, clouds(6, 12))
+        strategy = fedavg(dataclasses.replace(lab.task, **changes), seed=1, rounds=2, fraction=1.0)
+        requests = [strategy.ask(lab.engine.nodes)]
+        run(strategy, lab.engine)
+        assert "statistics" not in requests[0].options
+        ends.append(state_of(strategy, lab))
+    assert all(torch.equal(ends[0][name], value) for name, value in ends[1].items())
 
 
 def test_nodes_do_not_see_each_others_statistics(laboratory: Build, clouds: Clouds) -> None:

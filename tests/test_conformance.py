@@ -34,6 +34,12 @@ SHAPES = ((1, 28, 28), (3, 32, 32), (64, 240), (13,))
 """Tried in turn for a model."""
 SMALL: dict[str, dict[str, Any]] = {"vgg": {"blocks": [[8], [8]], "groups": 4}, "mlp": {"hidden": [16]}}
 """Settings that make a slow model fast; any other model is taken with its defaults."""
+TRAINING: tuple[dict[str, Any], ...] = (
+    {"name": "toy", "nodes": 5},
+    {"name": "toy", "problem": "eeg", "times": 240, "samples": 300, "nodes": 5},
+    {"name": "mnist", "nodes": 10},
+)
+"""Tried in turn to train a model on: vectors, recordings, images."""
 
 
 def settings(strategy: str, rounds: int = STEPS, **more: Any) -> dict[str, Any]:
@@ -194,16 +200,18 @@ def test_model_gives_the_same_on_every_path(name: str, count: int) -> None:
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("strategy", ["fne", "fedavg"])
 def test_model_trains_in_both_ways(name: str, strategy: str, tmp_path: Path) -> None:
-    data = {"name": "mnist", "nodes": 10} if name in ("cnn", "vgg") else {"name": "toy", "nodes": 5}
-    with_data = settings(strategy, 2, data=data, model={"name": name, **SMALL.get(name, {})})
+    config = settings(strategy, 2, model={"name": name, **SMALL.get(name, {})})
     if strategy == "fne":
-        with_data["strategy"] |= {"population": 4, "parents": 2}
-    try:
-        summary = train(with_data, out=tmp_path / "run")
-    except SettingError:
-        pytest.skip(f"model {name!r} is not made for vectors: a test of its own trains it")
-    assert summary["finished"]
-    assert np.isfinite(summary["loss_test"])
+        config["strategy"] |= {"population": 4, "parents": 2}
+    for data in TRAINING:
+        try:
+            summary = train({**config, "data": data}, out=tmp_path / "run")
+        except SettingError:
+            continue
+        assert summary["finished"]
+        assert np.isfinite(summary["loss_test"])
+        return
+    raise AssertionError(f"model {name!r} takes none of {TRAINING}: add one")
 
 
 # ------------------------------------------------------------------------------------------------ data

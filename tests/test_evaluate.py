@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -13,10 +14,19 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fne.errors import SettingError
-from fne.evolution.evaluate import PATHS, Evaluator, Plan, activation_bytes, resolve_plan
+from fne.evolution.evaluate import (
+    CPU_WORKING_SET,
+    PATHS,
+    Evaluator,
+    Plan,
+    activation_bytes,
+    has_batch_norm,
+    resolve_plan,
+)
 from fne.evolution.genome import Layout, buffers_of
 from fne.node import Node, Secrets, Worker
 from fne.randomness import generator, seeded_initialisation
+from fne.registry import load
 from fne.types import Header, Request, Samples
 
 
@@ -69,6 +79,12 @@ def convolution() -> nn.Module:
     )  # fmt: skip
 
 
+def eeg(variant: str) -> Callable[[], nn.Module]:
+    """Return a small EEG network, which normalises before or behind its pooling and has a form of its own."""
+    settings = {"filters": 2, "filter_length": 5, "pool_length": 9, "pool_stride": 7, "third_length": 2}
+    return lambda: load("model", "shallow_convnet")((3, 50), 4, variant=variant, **settings)
+
+
 def made(make: Callable[[], nn.Module]) -> nn.Module:
     with seeded_initialisation("module"):
         return make()
@@ -81,11 +97,16 @@ def generation(module: nn.Module, count: int) -> Tensor:
     return layout.flatten(module) + 0.3 * noise
 
 
-def one_by_one(make: Callable[[], nn.Module], population: Tensor, x: Tensor) -> Tensor:
-    """Return the logits of a fresh module in eval mode for each individual, all samples at once."""
+def one_by_one(make: Callable[[], nn.Module], population: Tensor, x: Tensor, *, batch: bool = False) -> Tensor:
+    """Return the logits of a fresh module for each individual, all samples at once.
+
+    `batch`: batch normalisation as in training, everything else as in eval mode.
+    """
     outputs = []
     for genes in population:
         module = made(make).eval()
+        for norm in module.modules():
+            norm.training = batch and isinstance(norm, nn.BatchNorm1d | nn.BatchNorm2d)
         at = 0
         with torch.no_grad():
             for parameter in module.parameters():
@@ -193,25 +214,25 @@ def test_a_non_finite_individual_leaves_the_others_alone() -> None:
         assert torch.equal(bad[[0, 2]], good[[0, 2]])
 
 
+def hosted(*sizes: int) -> dict[str, Node]:
+    """Return nodes n0, n1, ... with images for `convolution`, those of each brighter than those before."""
+    draw, nodes = generator("nodes"), {}
+    for i, n in enumerate(sizes):
+        data = Samples(i + torch.randn(n, 1, 12, 12, generator=draw), torch.randint(10, (n,), generator=draw))
+        nodes[f"n{i}"] = Node(f"n{i}", data, Secrets.simulate(0, f"n{i}"))
+    return nodes
+
+
 @pytest.mark.parametrize("joined", [False, True])
 @pytest.mark.parametrize("sizes", [(5, 1, 8), (1,), (64, 64, 2)])
 def test_joined_tiles_equal_tiles_per_node(sizes: tuple[int, ...], joined: bool) -> None:
     module = made(convolution)
     evaluator = Evaluator(module, Plan("loop", 2, 7), output="softmax")
-    draw = generator("nodes")
-    nodes = {
-        f"n{i}": Node(
-            f"n{i}",
-            Samples(torch.randn(n, 1, 12, 12, generator=draw), torch.randint(10, (n,), generator=draw)),
-            Secrets.simulate(0, f"n{i}"),
-        )
-        for i, n in enumerate(sizes)
-    }
+    nodes = hosted(*sizes)
     population = generation(module, 3)
     request = Request(
-        Header(0, 0), "fitness", tuple(nodes), {"population": population},
-        options={"loss": "cross_entropy", "samples": "all"},
-    )  # fmt: skip
+        Header(0, 0), "fitness", tuple(nodes), {"population": population}, options={"loss": "cross_entropy"}
+    )
     replies = list(Worker(nodes, evaluator, joined=joined).run(request))
     assert [r.node for r in replies] == list(nodes)
     for reply, node in zip(replies, nodes.values(), strict=True):
@@ -223,6 +244,127 @@ def test_joined_tiles_equal_tiles_per_node(sizes: tuple[int, ...], joined: bool)
         assert (reply.payload["loss"][:, 0] / len(node.data)).tolist() == pytest.approx(
             [s / len(node.data) for s in sums], rel=1e-6, abs=1e-6
         )
+
+
+# ------------------------------------------------------------------------------------------------ batch normalisation
+@pytest.mark.parametrize(
+    ("make", "shape"),
+    [(Everything, (4,)), (convolution, (1, 12, 12)), (eeg("paper"), (3, 50)), (eeg("braindecode"), (3, 50))],
+)
+@pytest.mark.parametrize("path", PATHS)
+def test_batch_statistics_are_each_individuals_own_over_all_samples(
+    path: Any, make: Callable[[], nn.Module], shape: tuple[int, ...]
+) -> None:
+    module = made(make)
+    if path == "stacked" and not hasattr(module, "forward_population"):
+        return
+    x, y = 2 * torch.randn(9, *shape, generator=generator("x")), torch.arange(9) % 3
+    population = generation(module, 5)
+    logits = one_by_one(make, population, x, batch=True)
+    wanted = torch.stack([F.cross_entropy(z, y, reduction="none") for z in logits])
+    given = {name: b + 1 for name, b in buffers_of(module).items() if "running" in name}
+    for chunk, tile in ((1, 64), (2, 5), (64, 4), (64, 64)):
+        evaluator = Evaluator(made(make), Plan(path, chunk, tile), output="softmax")
+        evaluate = functools.partial(evaluator.sample_losses, population, Samples(x, y), "cross_entropy")
+        before = evaluate()
+        torch.testing.assert_close(evaluate(batch_statistics=True, buffers=given), wanted, rtol=1e-5, atol=1e-5)
+        assert torch.equal(evaluate(), before)  # and the module's own are back
+        assert not torch.allclose(before, wanted, rtol=1e-2)
+    with pytest.raises(RuntimeError):
+        evaluator.sample_losses(population, Samples(x.flatten(1)[:, 1:], y), "cross_entropy", batch_statistics=True)
+    assert torch.equal(evaluate(), before)
+
+
+def test_a_batch_is_a_nodes_own_also_in_joined_tiles() -> None:
+    module, nodes = made(convolution), hosted(5, 3, 8)
+    evaluator = Evaluator(module, Plan("loop", 2, 4), output="softmax")
+    population = generation(module, 3)
+    options = {"loss": "cross_entropy", "statistics": "batch"}
+    request = Request(Header(0, 0), "fitness", tuple(nodes), {"population": population}, options=options)
+    for joined in (False, True):
+        for reply, node in zip(Worker(nodes, evaluator, joined=joined).run(request), nodes.values(), strict=True):
+            logits = one_by_one(convolution, population, node.data.x, batch=True)
+            sums = [F.cross_entropy(z, node.data.y, reduction="sum").item() for z in logits]
+            assert reply.payload["loss"][:, 0].tolist() == pytest.approx(sums, rel=1e-5)
+
+
+def test_a_batch_that_is_larger_than_a_tile_goes_through_whole_with_fewer_individuals() -> None:
+    seen = []
+
+    class Watched(Stacked):
+        def forward_population(self, parameters: Mapping[str, Tensor], x: Tensor) -> Tensor:
+            seen.append((len(parameters["layer.bias"]), len(x)))
+            return super().forward_population(parameters, x)
+
+    module = made(Watched)
+    samples = Samples(torch.randn(9, 4, generator=generator("x")), torch.arange(9) % 3)
+    for tile, chunk, wanted in ((4, 6, [(2, 9), (2, 9), (1, 9)]), (2, 1, [(1, 9)] * 5), (9, 4, [(4, 9), (1, 9)])):
+        seen.clear()
+        evaluator = Evaluator(module, Plan("stacked", chunk, tile), output="softmax")
+        evaluator.sample_losses(generation(module, 5), samples, "mse", batch_statistics=True)
+        assert seen == wanted
+
+
+def two_norms() -> nn.Module:
+    return nn.Sequential(
+        nn.Linear(4, 3), nn.Dropout(0.5), nn.BatchNorm1d(3, momentum=None), nn.Tanh(),
+        nn.BatchNorm1d(3, affine=False, momentum=0.3), nn.Linear(3, 2),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("size", [2, 9, 512, 513, 1100])
+def test_statistics_are_the_weighted_means_of_even_passes(size: int) -> None:
+    """In NumPy: at most 512 samples a pass, means and unbiased variances; no dropout, whatever the plan."""
+    x = 3 + 2 * torch.randn(size, 4, generator=generator("x"))
+    genes = generation(made(two_norms), 1)[0]
+    weight, bias, gain, offset = (g.double().numpy() for g in genes.split([12, 3, 3, 3, 8])[:4])
+    wanted = np.zeros((4, 3))
+    for part in np.array_split(x.double().numpy(), -(-size // 512)):
+        first = part @ weight.reshape(3, 4).T + bias
+        second = np.tanh((first - first.mean(0)) / np.sqrt(first.var(0) + 1e-5) * gain + offset)
+        moments = [first.mean(0), first.var(0, ddof=1), second.mean(0), second.var(0, ddof=1)]
+        wanted += len(part) / size * np.stack(moments)
+    state = torch.get_rng_state()
+    for plan in (Plan("vmap", 16, 64), Plan("loop", 1, 1)):
+        evaluator = Evaluator(made(two_norms), plan, output="softmax")
+        samples = Samples(x, torch.arange(size) % 2)
+        before = evaluator.sample_losses(genes[None], samples, "mse")
+        got = evaluator.statistics(genes, x)
+        names = ["2.running_mean", "2.running_var", "4.running_mean", "4.running_var"]
+        np.testing.assert_allclose(np.stack([got[n].numpy() for n in names]), wanted, rtol=1e-4, atol=1e-6)
+        assert [got[f"{i}.num_batches_tracked"].item() for i in (2, 4)] == [0, 0]
+        assert torch.equal(evaluator.sample_losses(genes[None], samples, "mse"), before)  # from the initial ones
+        with pytest.raises(RuntimeError):
+            evaluator.statistics(genes, x[:, 1:])
+        norms = [m for m in evaluator.module.modules() if isinstance(m, nn.BatchNorm1d)]
+        assert [norm.momentum for norm in norms] == [None, 0.3]
+        assert not any(m.training for m in evaluator.module.modules())
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_statistics_make_eval_mode_what_the_batch_was() -> None:
+    """On the very samples that they are from, but for the variance, unbiased where a batch takes the biased one."""
+    for variant in ("paper", "braindecode"):
+        module = made(eeg(variant))
+        genes = generation(module, 1)
+        samples = Samples(torch.randn(300, 3, 50, generator=generator("x")), torch.arange(300) % 4)
+        evaluator = Evaluator(module, Plan("stacked", 8, 64), output="softmax")
+        batch = evaluator.sample_losses(genes, samples, "mse", batch_statistics=True)
+        given = evaluator.sample_losses(genes, samples, "mse", buffers=evaluator.statistics(genes[0], samples.x))
+        torch.testing.assert_close(given, batch, rtol=1e-2, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("module", "there"),
+    [
+        (nn.BatchNorm2d(3), True),
+        (Everything(), True),
+        (nn.Sequential(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2, track_running_stats=False))), True),
+        (nn.Sequential(nn.Linear(2, 2), nn.LayerNorm(2), nn.GroupNorm(1, 2), nn.InstanceNorm1d(2)), False),
+    ],
+)
+def test_what_has_batch_norm(module: nn.Module, there: bool) -> None:
+    assert has_batch_norm(module) is there
 
 
 # ------------------------------------------------------------------------------------------------ planning
@@ -258,6 +400,31 @@ def test_activations_of_a_pass_fit_into_the_memory(memory: int) -> None:
 def test_activation_bytes_are_every_layers_output_doubled() -> None:
     module = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2))
     assert activation_bytes(module, torch.zeros(1, 4)) == 2 * 4 * (6 + 6 + 2)
+
+
+def test_a_form_of_its_own_is_planned_by_the_bytes_that_it_says() -> None:
+    """Pooled 11, third convolution 5 long leaves 7: 4 bytes x 40 filters x (2 x 11 + (5 + 3) x 7) = 12,480."""
+    module, x = load("model", "shallow_convnet")((64, 256), 2), torch.zeros(64, 64, 256)
+    assert module.population_bytes == 12_480
+    assert resolve_plan(module, x, settings(), output="sigmoid") == Plan("stacked", CPU_WORKING_SET // 6_389_760, 512)
+    small = resolve_plan(module, x, settings(memory=10**7), output="sigmoid")
+    assert small == Plan("stacked", 10**7 // (32 * 12_480), 32)  # 16 individuals with 64 samples would be too much
+    # Without it the first convolution counts: 2 x 4 x 40 x (64 + 1) x 232 bytes and more.
+    per_sample = activation_bytes(module, x[:1])
+    assert per_sample > 2 * 4 * 40 * 65 * 232
+    for memory in (per_sample, 10**8, 2 * 10**9):
+        loop = resolve_plan(module, x, settings(path="loop", memory=memory), output="sigmoid")
+        assert loop.path == "loop"
+        assert loop.chunk * loop.tile * per_sample <= min(memory, CPU_WORKING_SET)
+    with pytest.raises(SettingError, match=rf"evaluation\.memory = 1000000: must be at least {per_sample} bytes"):
+        resolve_plan(module, x, settings(path="loop", memory=10**6), output="sigmoid")
+
+
+def test_auto_plans_each_path_by_itself() -> None:
+    module, x = made(eeg("paper")), torch.zeros(8, 3, 50)
+    plans = {path: resolve_plan(module, x, settings(path=path), output="softmax") for path in PATHS}
+    assert plans["stacked"].chunk != plans["loop"].chunk
+    assert resolve_plan(module, x, settings(path="auto"), output="softmax") in plans.values()
 
 
 def test_too_little_memory_for_one_sample_is_an_error_with_both_numbers() -> None:

@@ -35,6 +35,45 @@ def test_cross_entropy_is_torchs(p: int) -> None:
 
 
 @pytest.mark.parametrize("p", range(P))
+def test_cross_entropy_over_sigmoids_takes_them_in_proportion(p: int) -> None:
+    """Of sigmoids s, -log(s_i / sum(s)), as Keras renormalises what need not sum to 1."""
+    s = ACTIVATIONS["sigmoid"](LOGITS[p].double().numpy())
+    wanted = -np.log(s[np.arange(N), LABELS.numpy()] / s.sum(axis=1))
+    ours = sample_losses("cross_entropy", LOGITS, LABELS, "sigmoid")[p]
+    np.testing.assert_allclose(ours.numpy(), wanted, rtol=1e-5, atol=1e-6)
+    assert not np.allclose(ours.numpy(), -np.log(softmax(LOGITS[p].double().numpy()))[np.arange(N), LABELS.numpy()])
+
+
+def test_cross_entropy_over_sigmoids_by_hand() -> None:
+    """Equal sigmoids are a coin's toss; 1/2 against 3/4 is 2 : 3; what is certain of everything is of nothing."""
+    logits = torch.tensor([[[0.0, 0.0], [0.0, np.log(3.0)], [100.0, 100.0], [-100.0, -100.0]]])
+    losses = sample_losses("cross_entropy", logits, torch.tensor([0, 1, 0, 1]), "sigmoid")
+    assert losses[0].tolist() == pytest.approx([np.log(2), np.log(5 / 3), np.log(2), np.log(2)], rel=1e-6)
+
+
+@pytest.mark.parametrize("output", ["softmax", "sigmoid"])
+def test_gradients_of_the_cross_entropy_are_finite_and_right(output: str) -> None:
+    """At logits of +-100 in float32 as those of the same formula in float64, by central differences."""
+    logits = torch.tensor([[[100.0, -100.0, 0.5], [-100.0, 100.0, 100.0], [-100.0, -100.0, -100.0]]])
+    labels = torch.tensor([1, 0, 2])
+    ours = logits.clone().requires_grad_()
+    sample_losses("cross_entropy", ours, labels, output).sum().backward()
+    assert ours.grad is not None
+    assert bool(ours.grad.isfinite().all())
+
+    def total(z: np.ndarray) -> float:
+        log = -np.logaddexp(0, -z) if output == "sigmoid" else z
+        return float((np.logaddexp.reduce(log, axis=1) - log[np.arange(3), labels.numpy()]).sum())
+
+    z, step = logits[0].double().numpy(), 1e-4
+    for at in np.ndindex(z.shape):
+        shift = np.zeros_like(z)
+        shift[at] = step
+        slope = (total(z + shift) - total(z - shift)) / (2 * step)
+        assert ours.grad[0][at].item() == pytest.approx(slope, abs=1e-6)
+
+
+@pytest.mark.parametrize("p", range(P))
 @pytest.mark.parametrize("targets", [LABELS, (VALUES > 0).float()])
 def test_bce_is_torchs_mean_over_outputs(p: int, targets: Tensor) -> None:
     wanted = F.one_hot(targets, C).float() if targets.ndim == 1 else targets
@@ -67,10 +106,11 @@ def test_a_constant_half_on_two_one_hot_outputs() -> None:
     assert sample_losses("nmse", logits, labels, "linear").tolist() == [[0.5, 0.5]]
 
 
+@pytest.mark.parametrize("output", ["softmax", "sigmoid"])
 @pytest.mark.parametrize("loss", ["bce", "cross_entropy", "mse", "nmse"])
-def test_large_logits_do_not_overflow(loss: str) -> None:
+def test_large_logits_do_not_overflow(loss: str, output: str) -> None:
     logits = torch.tensor([[[1e4, -1e4], [-1e4, 1e4]]])
-    losses = sample_losses(loss, logits, torch.tensor([0, 0]), "softmax")
+    losses = sample_losses(loss, logits, torch.tensor([0, 0]), output)
     assert bool(losses.isfinite().all())
     assert losses[0, 0] == 0
     assert losses[0, 1] > 0.5

@@ -85,10 +85,24 @@ def test_a_single_sample_of_a_single_node(lab: SimpleNamespace) -> None:
     assert {len(nodes) for nodes in drawn} == {1}
     assert set(sum(drawn, ())) == set(NODES)
     strategy.step = 0
-    assert strategy.ask(NODES).options == {"loss": "nmse", "samples": "one"}
+    assert strategy.ask(NODES).options == {"loss": "nmse", "samples": 1}
     _, metrics = step(fne(lab.task, nodes="single_sample"), lab)
     assert metrics["loss_best"] >= 0
-    assert fne(lab.task).ask(NODES).options["samples"] == "all"
+    assert fne(lab.task).ask(NODES).options["samples"] == 0
+
+
+@pytest.mark.parametrize("more", [{"nodes": "all"}, {"deal": True, "deal_groups": 3}])
+def test_some_samples_of_each_node_the_same_for_all_individuals(lab: SimpleNamespace, more: dict[str, Any]) -> None:
+    strategy = fne(lab.task, samples_per_node=4, **more)
+    request = strategy.ask(lab.engine.nodes)
+    assert request.options == {"loss": "nmse", "samples": 4}
+    strategy._population.genomes[:] = strategy._population.genomes[0]
+    request, metrics = step(strategy, lab)
+    counts = {r.node: int(r.payload["samples"]) for r in lab.engine.send(replace(request, reduce="none")).replies}
+    assert counts == {"n0": 3, "n1": 4, "n2": 4, "n3": 4, "n4": 4}
+    values = set(metrics["_fitness"].tolist())
+    assert len(values) == (1 if more == {"nodes": "all"} else 3)  # one a group
+    assert step(strategy, lab)[1]["loss_best"] not in values  # drawn anew
 
 
 @pytest.mark.parametrize("kind", ["random_subset", "moving_window", "single_sample"])
@@ -104,7 +118,7 @@ def test_in_a_full_generation_all_nodes_evaluate_all_their_samples(lab: SimpleNa
         round_ = lab.engine.send(request)
         strategy.tell(round_)
         full = t in (2, 5)
-        assert request.options["samples"] == ("all" if full else "one")
+        assert request.options["samples"] == (0 if full else 1)
         assert round_.replies[0].payload["samples"].item() == (3 + 9 + 5 + 14 + 7 if full else 1)
 
 
@@ -143,7 +157,7 @@ def test_fitness_is_the_mean_over_the_samples_of_all_nodes(
 def test_a_node_that_fails_is_left_out_of_the_mean(
     laboratory: Build, clouds: Clouds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def task(worker: Worker, nodes: Sequence[Node], request: Request, *, loss: str, samples: str) -> Iterator[Tensors]:
+    def task(worker: Worker, nodes: Sequence[Node], request: Request, *, loss: str, samples: int) -> Iterator[Tensors]:
         for node in nodes:
             if node.name == "n1":
                 raise RuntimeError("asleep")
@@ -400,23 +414,118 @@ def test_what_cannot_be_dealt(lab: SimpleNamespace, settings: dict[str, Any]) ->
         fne(lab.task, deal=True, **settings)
 
 
+# ------------------------------------------------------------------------------------------------ batch normalisation
+HELD = 60
+
+
+def normed() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Tanh(), nn.Linear(5, 3))
+
+
+def normed_lab(laboratory: Build, clouds: Clouds, policy: Any, make: Callable[[], nn.Module] = normed) -> Any:
+    """Return a lab whose task has a policy for batch normalisation, with `HELD` samples on the server."""
+    held = clouds(HELD, seed=1)["n0"]
+    lab = laboratory(make, clouds(3, 9, 5), held)
+    statistics = None if policy == "identity" else lambda genes: lab.evaluator.statistics(genes, held.x)
+    lab.task = replace(lab.task, batch_norm=policy, statistics=statistics)
+    return lab
+
+
+def on_the_server(genes: Tensor, clouds: Clouds) -> dict[str, Tensor]:
+    """Return mean and unbiased variance in front of the norm over the server's samples."""
+    y = clouds(HELD, seed=1)["n0"].x @ genes[:20].view(5, 4).T + genes[20:25]
+    return {"1.running_mean": y.mean(0), "1.running_var": y.var(0), "1.num_batches_tracked": torch.tensor(0)}
+
+
+def close(a: Any, b: Any) -> bool:
+    return list(a) == list(b) and all(torch.allclose(a[name], b[name], rtol=1e-4, atol=1e-5) for name in a)
+
+
+@pytest.mark.parametrize("more", [{"nodes": "all"}, {"deal": True}])
+def test_nodes_are_sent_the_statistics_of_the_last_fittest_on_the_servers_samples(
+    laboratory: Build, clouds: Clouds, more: dict[str, Any]
+) -> None:
+    lab = normed_lab(laboratory, clouds, "server")
+    strategy = fne(lab.task, **more)
+    expected: Any = lab.task.buffers
+    for _ in range(3):
+        request = strategy.ask(lab.engine.nodes)
+        sent = {name.removeprefix("buffer."): b for name, b in request.common.items() if name != "population"}
+        assert close(sent, expected)
+        assert "statistics" not in request.options
+        population = strategy._population.genomes.clone()
+        round_ = lab.engine.send(request)
+        metrics = strategy.tell(round_)
+        for g, rows in enumerate([slice(0, 6), slice(6, 12)] if "deal" in more else [slice(0, 12)]):
+            names = [n for n in lab.engine.nodes if "deal" not in more or strategy._group_of[n] == g]
+            data = [lab.worker.nodes[name].data for name in names]
+            together = Samples(torch.cat([d.x for d in data]), torch.cat([d.y for d in data]))
+            wanted = lab.evaluator.evaluate(population[rows], together, loss="nmse", buffers=expected)["loss"]
+            assert torch.allclose(metrics["_fitness"][rows], wanted, rtol=1e-4)
+        fittest = population[metrics["_fitness"].argmin()]
+        expected = on_the_server(fittest, clouds)
+        assert torch.equal(strategy.champion().parameters, fittest)
+        assert close(strategy.champion().buffers, expected)
+        validated = lab.task.evaluate(fittest[None], loss="nmse", buffers=expected)
+        assert metrics["accuracy_validation"] == validated["accuracy"].item()
+        assert metrics["loss_validation"] == pytest.approx(validated["loss"].item(), rel=1e-4)
+    assert close(strategy.result().buffers, on_the_server(strategy.result().parameters, clouds))
+
+
+@pytest.mark.parametrize("more", [{"nodes": "all"}, {"deal": True}])
+def test_with_batch_statistics_each_node_takes_its_own_samples(
+    laboratory: Build, clouds: Clouds, more: dict[str, Any]
+) -> None:
+    lab = normed_lab(laboratory, clouds, "batch")
+    strategy = fne(lab.task, **more)
+    request = strategy.ask(lab.engine.nodes)
+    population = strategy._population.genomes.clone()
+    assert request.options == {"loss": "nmse", "samples": 0, "statistics": "batch"}
+    assert set(request.common) == ({"population"} if "nodes" in more else set())
+    metrics = strategy.tell(lab.engine.send(request))
+    for i, genes in enumerate(population):
+        total, count = 0.0, 0
+        for name, node in lab.worker.nodes.items():
+            if "deal" in more and strategy._group_of[name] != i // 6:
+                continue
+            y = node.data.x @ genes[:20].view(5, 4).T + genes[20:25]
+            y = torch.tanh((y - y.mean(0)) / (y.var(0, correction=0) + 1e-5).sqrt() * genes[25:30] + genes[30:35])
+            shares = (y @ genes[35:50].view(3, 5).T + genes[50:]).softmax(1)
+            total += (shares - nn.functional.one_hot(node.data.y, 3)).square().sum().item()
+            count += len(node.data)
+        assert metrics["_fitness"][i].item() == pytest.approx(total / count, rel=1e-4)
+    assert close(strategy.result().buffers, on_the_server(strategy.result().parameters, clouds))
+
+
+def test_initial_statistics_are_neither_sent_nor_changed(laboratory: Build, clouds: Clouds) -> None:
+    lab = normed_lab(laboratory, clouds, "identity")
+    strategy = fne(lab.task, nodes="all")
+    for _ in range(2):
+        request, _ = step(strategy, lab)
+        assert set(request.common) == {"population"}
+        assert request.options == {"loss": "nmse", "samples": 0}
+    assert close(strategy.result().buffers, lab.task.buffers)
+    assert strategy.result().buffers["1.running_var"].tolist() == [1.0] * 5
+
+
 # ------------------------------------------------------------------------------------------------ whole runs
 @pytest.mark.parametrize(
-    "settings",
+    ("settings", "policy"),
     [
-        {},
-        {"mutation": "mixed", "elites": 2, "selection": "tournament"},
-        {"mutation": "lognormal", "sign_flip": 0.1, "nodes": "single_sample", "patience": 7},
-        {"mutation": "offset", "crossover": "mean", "deal": True, "stagnation": "no_improvement"},
+        ({}, "identity"),
+        ({"mutation": "mixed", "elites": 2, "selection": "tournament"}, "server"),
+        ({"mutation": "lognormal", "sign_flip": 0.1, "nodes": "single_sample", "patience": 7}, "server"),
+        ({"mutation": "offset", "crossover": "mean", "deal": True, "stagnation": "no_improvement"}, "identity"),
+        ({"samples_per_node": 3, "subset_size": 2, "returns": "last"}, "batch"),
     ],
 )
 @pytest.mark.parametrize("stop", [0, 1, 4])
 def test_a_resumed_run_ends_with_the_same_bits(
-    laboratory: Build, clouds: Clouds, settings: dict[str, Any], stop: int, tmp_path: Any
+    laboratory: Build, clouds: Clouds, settings: dict[str, Any], policy: str, stop: int, tmp_path: Any
 ) -> None:
     def fresh() -> tuple[SimpleNamespace, FNE]:
-        lab = laboratory(
-            lambda: nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 3)), clouds(3, 9, 5), clouds(30, seed=1)["n0"]
+        lab = normed_lab(
+            laboratory, clouds, policy, lambda: nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 3), nn.BatchNorm1d(3))
         )
         return lab, fne(lab.task, **settings)
 
@@ -434,6 +543,8 @@ def test_a_resumed_run_ends_with_the_same_bits(
     assert second.step == whole.step
     assert torch.equal(second.result().parameters, whole.result().parameters)
     assert torch.equal(second.champion().parameters, whole.champion().parameters)
+    for name, value in whole.result().buffers.items():
+        assert torch.equal(second.result().buffers[name], value), name
     volatile = {"seconds", "_fitness"}
     for old, new in zip(history[stop:], again, strict=True):
         assert torch.equal(old["_fitness"], new["_fitness"])

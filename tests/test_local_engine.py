@@ -32,7 +32,7 @@ def build(
 
 def fitness(nodes: tuple[str, ...], count: int = 5, **changes: Any) -> Request:
     population = torch.linspace(-1, 1, count * 15).view(count, 15)
-    options = {"loss": "cross_entropy", "samples": "all"}
+    options = {"loss": "cross_entropy"}
     return Request(**{
         "header": HEADER, "task": "fitness", "nodes": nodes, "common": {"population": population},
         "options": options, **changes,
@@ -172,7 +172,7 @@ def test_below_the_quorum_the_error_has_both_numbers_and_the_reason(
 
 
 def test_the_same_request_gives_the_same_bits(build: Callable[..., SimpleNamespace]) -> None:
-    one = fitness(("n0", "n1"), options={"loss": "mse", "samples": "one"})
+    one = fitness(("n0", "n1"), options={"loss": "mse", "samples": 1})
     first, second = (build(4, 6).engine.send(one).replies for _ in range(2))
     for a, b in zip(first, second, strict=True):
         assert torch.equal(a.payload["loss"], b.payload["loss"])
@@ -190,11 +190,56 @@ def test_a_single_sample_is_one_of_the_nodes_own_and_changes_with_the_step(
     ]
     seen = set()
     for step in range(30):
-        request = fitness(("n0",), header=Header(3, step), options={"loss": "mse", "samples": "one"})
+        request = fitness(("n0",), header=Header(3, step), options={"loss": "mse", "samples": 1})
         got = lab.engine.send(request).replies[0].payload["loss"][:, 0].double()
         seen.add(min(range(6), key=lambda i: (each[i] - got).abs().max().item()))
         assert min((e - got).abs().max().item() for e in each) < 1e-6
     assert len(seen) >= 5
+
+
+@pytest.mark.parametrize("joined", [False, True])
+def test_some_samples_are_drawn_by_each_node_without_repetition(
+    build: Callable[..., SimpleNamespace], joined: bool
+) -> None:
+    """Of inputs that are powers of two, a sum tells which they were; a node with fewer gives all that it has."""
+    lab = build(6, 2, 9, joined=joined)
+    for node in lab.worker.nodes.values():
+        count = len(node.data)
+        node.data = Samples(torch.eye(4)[:1] * 2.0 ** torch.arange(count)[:, None], torch.zeros(count, 3))
+    weights = torch.zeros(1, 15)
+    weights[0, 0] = 3.0**0.5  # logits [sqrt(3) x, 0, 0], so that the mse against zeros over three outputs is x ** 2
+    lab.evaluator.output = "linear"
+    seen: dict[str, set[int]] = {"n0": set(), "n2": set()}
+    for step in range(20):
+        request = fitness(
+            ("n0", "n1", "n2"), common={"population": weights}, header=Header(3, step),
+            options={"loss": "mse", "samples": 4},
+        )  # fmt: skip
+        replies = {reply.node: reply.payload for reply in lab.engine.send(request).replies}
+        assert [int(p["samples"]) for p in replies.values()] == [4, 2, 4]
+        assert replies["n1"]["loss"].item() == pytest.approx(1 + 4, rel=1e-6)
+        for name, found in seen.items():
+            bits = round(replies[name]["loss"].item())
+            picked = {i for i in range(9) if bits >> 2 * i & 1}
+            assert sum(4**i for i in picked) == bits
+            assert len(picked) == 4
+            found |= picked
+    assert (seen["n0"], seen["n2"]) == (set(range(6)), set(range(9)))
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"samples": -1}, "task 'fitness': samples: must be a whole number >= 0"),
+        ({"statistics": "mine"}, "task 'fitness': statistics: must be 'given' or 'batch'"),
+    ],
+)
+def test_options_that_no_task_has_are_refused_by_the_nodes(
+    build: Callable[..., SimpleNamespace], options: dict[str, Any], reason: str
+) -> None:
+    request = fitness(("n0",), options={"loss": "mse", **options})
+    (reply,) = build(3).worker.run(request)
+    assert (reply.status, reply.reason) == (Status.REFUSED, reason)
 
 
 # ------------------------------------------------------------------------------------------------ memory

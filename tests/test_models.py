@@ -1,4 +1,4 @@
-"""Every registered model keeps the contract; the toolkit's four have the parameters and errors they state."""
+"""Every registered model keeps the contract; those for images and vectors have the parameters and errors they state."""
 
 from __future__ import annotations
 
@@ -31,6 +31,9 @@ VARIANTS: dict[str, tuple[str, tuple[int, ...], dict[str, Any]]] = {
     "vgg colours": ("vgg", CIFAR, {"blocks": [[8], [16, 16]], "groups": 4}),
     "projections": ("vgg", MNIST, {"blocks": [[8, 8], [16]], "groups": 4, "residual": True}),
     "identities": ("vgg", (8, 9, 12), {"blocks": [[8], [8]], "groups": 2, "residual": True}),
+    "eeg, elu": ("shallow_convnet", (3, 170), {"activation": "elu", "filters": 3}),
+    "eeg, braindecode": ("shallow_convnet", (3, 128), {"variant": "braindecode", "filters": 6}),
+    "eeg, braindecode, elu": ("shallow_convnet", (5, 115), {"variant": "braindecode", "activation": "elu"}),
 }
 CASES = [*catalogue("model"), *VARIANTS]
 
@@ -70,8 +73,8 @@ def one_by_one(model: nn.Module, genes: dict[str, Tensor], x: Tensor) -> Tensor:
 
 
 # ------------------------------------------------------------------------------------------------ every model
-def test_the_four_are_registered() -> None:
-    assert {"cnn", "logistic", "mlp", "vgg"} <= set(catalogue("model"))
+def test_the_five_are_registered() -> None:
+    assert {"cnn", "logistic", "mlp", "shallow_convnet", "vgg"} <= set(catalogue("model"))
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -130,7 +133,7 @@ def test_population_on_a_gpu(case: str, monkeypatch: pytest.MonkeyPatch) -> None
     torch.testing.assert_close(logits.cpu(), expected, rtol=1e-4, atol=1e-4)
 
 
-# ------------------------------------------------------------------------------------------------ the four
+# ------------------------------------------------------------------------------------------------ images and vectors
 @pytest.mark.parametrize(
     ("name", "shape", "settings", "count"),
     [

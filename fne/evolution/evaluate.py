@@ -7,9 +7,10 @@ once and recorded, because the last bits of a result depend on it. All paths agr
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -27,6 +28,7 @@ PATHS: tuple[Path, ...] = ("loop", "vmap", "stacked")
 CPU_WORKING_SET = 256 * 2**20
 """Bytes of activations a pass on a CPU: larger passes gain nothing there (benchmarks/evaluate.py)."""
 LARGEST_TILE = 512
+_BATCH_NORM = nn.modules.batchnorm._BatchNorm
 FULL_CHUNK = 16
 """Individuals a pass from which on more of them gain nothing on a CPU; the tile shrinks to make room for them."""
 
@@ -59,7 +61,13 @@ class Evaluator:
 
     @torch.inference_mode()
     def sample_losses(
-        self, population: Tensor, samples: Samples, loss: str, *, buffers: Tensors | None = None
+        self,
+        population: Tensor,
+        samples: Samples,
+        loss: str,
+        *,
+        buffers: Tensors | None = None,
+        batch_statistics: bool = False,
     ) -> Tensor:
         """Return the loss of each individual on each sample, `[P, N]` float32 on the device.
 
@@ -68,11 +76,18 @@ class Evaluator:
             samples: `N` of them, on this device.
             loss: a name of `fitness.Loss`.
             buffers: the same for all individuals; those not given are as they were when the evaluator was made.
+            batch_statistics: batch normalisation takes each individual's statistics over all `N` samples instead.
         """
         self._set_buffers(buffers)
+        plan = self.plan
+        if batch_statistics and len(samples) > plan.tile:
+            plan = replace(plan, chunk=max(1, plan.chunk * plan.tile // len(samples)))
+        if batch_statistics:
+            plan = replace(plan, tile=len(samples))
         result = torch.empty(len(population), len(samples), device=self.device)
-        for rows, columns, logits in self._passes(population, samples.x):
-            result[rows, columns] = fitness.sample_losses(loss, logits, samples.y[columns], self.output)
+        with _without_statistics(self.module) if batch_statistics else contextlib.nullcontext():
+            for rows, columns, logits in self._passes(population, samples.x, plan):
+                result[rows, columns] = fitness.sample_losses(loss, logits, samples.y[columns], self.output)
         return result
 
     @torch.inference_mode()
@@ -92,6 +107,35 @@ class Evaluator:
         accuracy = right / len(samples) if labels else torch.full_like(total, torch.nan)
         return {"loss": (total / len(samples)).cpu(), "accuracy": accuracy.cpu()}
 
+    @torch.inference_mode()
+    def statistics(self, genes: Tensor, x: Tensor) -> dict[str, Tensor]:
+        """Return the buffers of an individual `[D]` after batch normalisation has seen inputs `[N, *shape]`.
+
+        Means and variances are those of passes of at most `LARGEST_TILE` samples, weighted by their size: the plan
+        has no say in them.
+        """
+        self._set_buffers(None)
+        self.layout.fill(self.module, genes)
+        norms = [m for m in self.module.modules() if isinstance(m, _BATCH_NORM)]
+        momenta = [norm.momentum for norm in norms]
+        seen = 0
+        try:
+            self.module.train()
+            for dropout in (m for m in self.module.modules() if isinstance(m, nn.modules.dropout._DropoutNd)):
+                dropout.eval()
+            for part in torch.tensor_split(x, -(-len(x) // LARGEST_TILE)):  # evenly: a single one has no variance
+                seen += len(part)
+                for norm in norms:
+                    norm.momentum = len(part) / seen
+                self.module(part)
+        finally:
+            self.module.eval()
+            for norm, momentum in zip(norms, momenta, strict=True):
+                norm.momentum = momentum
+        return {
+            name: self._initial[name] if b.dtype == torch.int64 else b for name, b in buffers_of(self.module).items()
+        }
+
     def logits(self, population: Tensor, x: Tensor) -> Tensor:
         """Return the logits `[P, N, C]` of individuals `[P, D]` on inputs `[N, *shape]`, unchunked results joined."""
         with torch.inference_mode():
@@ -104,13 +148,14 @@ class Evaluator:
         if self._initial:  # a task that trained may have left others
             fill_buffers(self.module, {**self._initial, **(buffers or {})})
 
-    def _passes(self, population: Tensor, x: Tensor) -> Iterator[tuple[slice, slice, Tensor]]:
+    def _passes(self, population: Tensor, x: Tensor, plan: Plan | None = None) -> Iterator[tuple[slice, slice, Tensor]]:
+        plan = plan or self.plan
         population = population.to(self.device)
-        forward = {"loop": self._loop, "vmap": self._vmap, "stacked": self._stacked}[self.plan.path]
-        for p in range(0, len(population), self.plan.chunk):
-            rows = slice(p, min(p + self.plan.chunk, len(population)))
-            for n in range(0, len(x), self.plan.tile):
-                columns = slice(n, min(n + self.plan.tile, len(x)))
+        forward = {"loop": self._loop, "vmap": self._vmap, "stacked": self._stacked}[plan.path]
+        for p in range(0, len(population), plan.chunk):
+            rows = slice(p, min(p + plan.chunk, len(population)))
+            for n in range(0, len(x), plan.tile):
+                columns = slice(n, min(n + plan.tile, len(x)))
                 yield rows, columns, forward(population[rows], x[columns])
 
     def _loop(self, population: Tensor, x: Tensor) -> Tensor:
@@ -135,6 +180,25 @@ class Evaluator:
         return result
 
 
+@contextlib.contextmanager
+def _without_statistics(module: nn.Module) -> Iterator[None]:
+    """Let batch normalisation in eval mode take the batch's own statistics: torch does so where it has no others."""
+    norms = [m for m in module.modules() if isinstance(m, _BATCH_NORM)]
+    kept = [(norm.running_mean, norm.running_var) for norm in norms]
+    for norm in norms:
+        norm.running_mean = norm.running_var = None
+    try:
+        yield
+    finally:
+        for norm, (mean, variance) in zip(norms, kept, strict=True):
+            norm.running_mean, norm.running_var = mean, variance
+
+
+def has_batch_norm(module: nn.Module) -> bool:
+    """Return whether a module has a layer of batch normalisation."""
+    return any(isinstance(m, _BATCH_NORM) for m in module.modules())
+
+
 # ------------------------------------------------------------------------------------------------ planning
 def resolve_plan(
     module: nn.Module,
@@ -155,29 +219,31 @@ def resolve_plan(
         SettingError: where one individual on one sample does not fit into `memory`.
     """
     module.eval()
-    device = example.device
+    has_stacked = hasattr(module, "forward_population")
+    path = settings["path"]
+    if path == "table":  # the model's own form was written because it is the fastest on a CPU
+        path = "stacked" if has_stacked else ("loop" if example.device.type == "cpu" else "vmap")
+    candidates = [p for p in PATHS if p != "stacked" or has_stacked] if path == "auto" else [path]
+    plans = [_plan(module, p, example, settings) for p in candidates]
+    return plans[0] if len(plans) == 1 else min(plans, key=lambda plan: _seconds(module, plan, example, output))
+
+
+def _plan(module: nn.Module, path: Path, example: Tensor, settings: Mapping[str, Any]) -> Plan:
     budget = int(settings["memory"])
-    per_sample = activation_bytes(module, example[:1])
+    own = getattr(module, "population_bytes", None) if path == "stacked" else None
+    per_sample = own or activation_bytes(module, example[:1])
     if per_sample > budget:
         raise SettingError(
             "evaluation.memory", budget, f"at least {per_sample} bytes, what one model needs for one sample"
         )
-    if device.type == "cpu":
+    if example.device.type == "cpu":
         budget = max(min(budget, CPU_WORKING_SET), per_sample)
     tile = settings["tile"]
     if tile is None:
         tile = LARGEST_TILE
         while tile > 1 and FULL_CHUNK * tile * per_sample > budget:
             tile //= 2
-    chunk = settings["chunk"] or max(1, budget // (tile * per_sample))
-    path = settings["path"]
-    has_stacked = hasattr(module, "forward_population")
-    if path == "table":  # the model's own form was written because it is the fastest on a CPU
-        path = "stacked" if has_stacked else ("loop" if device.type == "cpu" else "vmap")
-    elif path == "auto":
-        candidates = [p for p in PATHS if p != "stacked" or has_stacked]
-        path = min(candidates, key=lambda p: _seconds(module, Plan(p, chunk, tile), example, output))
-    return Plan(path, chunk, tile)
+    return Plan(path, settings["chunk"] or max(1, budget // (tile * per_sample)), tile)
 
 
 def activation_bytes(module: nn.Module, x: Tensor) -> int:

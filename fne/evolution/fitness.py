@@ -3,6 +3,8 @@
 `nmse` is FNE's eq. (5) as it was meant: the quantity maximised is the negative of the squared error summed over the
 outputs and averaged over the samples; inside it is minimised without the sign. `mse` averages over the outputs too
 (the scale of the paper's Table 1). Sums over samples are taken in float64 and divided once: no mean of means.
+Categorical cross-entropy over sigmoids takes them in proportion to their sum, as Keras does (which clips them at 1e-7
+besides; from logits there is no need to).
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ def sample_losses(loss: str, logits: Tensor, targets: Tensor, output: str) -> Te
 
     Args:
         loss: `nmse` (sum over outputs), `mse` (mean over outputs), `bce` (from logits, mean over outputs),
-            `cross_entropy` (from logits).
+            `cross_entropy` (from logits; of sigmoids `s` minus the logarithm of `s_i / sum_j s_j`).
         logits: `[P, N, C]`.
         targets: labels int64 `[N]` or values float `[N, C]`.
         output: what the model's logits mean: `softmax`, `sigmoid`, `linear`.
@@ -50,7 +52,8 @@ def sample_losses(loss: str, logits: Tensor, targets: Tensor, output: str) -> Te
     labels = targets.dtype == torch.int64
     if loss == "cross_entropy":
         picked = targets.expand(logits.shape[0], -1).unsqueeze(-1)
-        return logits.logsumexp(dim=-1) - logits.gather(-1, picked).squeeze(-1)
+        scores = F.logsigmoid(logits) if output == "sigmoid" else logits
+        return scores.logsumexp(dim=-1) - scores.gather(-1, picked).squeeze(-1)
     wanted = F.one_hot(targets, logits.shape[-1]).to(logits.dtype) if labels else targets
     if loss == "bce":
         wanted = wanted.expand_as(logits)

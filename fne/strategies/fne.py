@@ -12,8 +12,10 @@ Deviations
 - Elites, where asked for, are evaluated again on each generation's nodes: a value from other nodes is no comparison.
 - The multiplier and `elites` get in each other's way: an elite that wins twice repeats its accuracy exactly, which
   counts as a match; at the bound no child survives, so it wins again, for good. `at_max=restart` breaks the circle.
+- Batch normalisation has no running statistics without gradients: the task says where they come from
+  (`evaluation.batch_norm`), the same for all individuals of a generation.
 - Beyond the paper, off by default: `elites`, `at_max=restart`, `mutation=mixed|lognormal`,
-  `selection=tournament|truncation`, `stagnation=no_improvement`, `deal`.
+  `selection=tournament|truncation`, `stagnation=no_improvement`, `deal`, `samples_per_node`.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ from fne.evolution.operators import order
 from fne.evolution.population import Population, Variation, cleaned
 from fne.randomness import derive_seed, draw_nodes, generator
 from fne.registry import Key, register
-from fne.types import Header, LearningTask, Metrics, Request, Result, Round
+from fne.tasks import BUFFER
+from fne.types import Header, LearningTask, Metrics, Request, Result, Round, Scalar
 from fne.validation import Validation
 
 
@@ -58,6 +61,10 @@ class FNE:
         subset_every: Annotated[int, Key("generations for which a subset is kept", unit="generations", ge=1)] = 1,
         full_every: Annotated[
             int, Key("all nodes evaluate every so many generations; 0: never", unit="generations", ge=0)
+        ] = 0,
+        samples_per_node: Annotated[
+            int,
+            Key("of a node, drawn anew each generation, the same for all individuals; 0: all", unit="samples", ge=0),
         ] = 0,
         window_size: Annotated[int, Key("nodes in the moving window", unit="nodes", ge=1)] = 1,
         window_every: Annotated[
@@ -123,8 +130,13 @@ class FNE:
         self.seed = seed
         self.horizon = rounds
         self.step = 0
-        self._task, self._loss = task, loss
-        self._choice = _NodeChoice(seed, nodes, subset_size, subset_every, full_every, window_size, window_every)
+        self._task = task
+        self._options: dict[str, Scalar] = {"loss": loss}
+        if task.batch_norm == "batch":
+            self._options["statistics"] = "batch"
+        self._choice = _NodeChoice(
+            seed, nodes, subset_size, subset_every, full_every, samples_per_node, window_size, window_every
+        )
         self._deal, self._groups = deal, deal_groups
         variation = Variation(
             selection=selection, parents=parents, tournament_size=tournament_size, crossover=crossover,
@@ -137,7 +149,7 @@ class FNE:
         self._stagnation = _Stagnation(stagnation, stagnation_window, growth, multiplier_max, at_max)
         self._patience, self._returns = patience, returns
         self._evaluations = 0
-        self._fittest = genomes[0]
+        self._fittest, self._buffers = genomes[0], task.buffers
         self._validation = Validation(task, loss, genomes[0])
 
     @property
@@ -152,11 +164,16 @@ class FNE:
         if self._deal:  # every node takes part, with all its samples
             slices = genomes.chunk(self._groups)
             private = {node: {"population": slices[g]} for node, g in self._dealt(nodes).items()}
-            options = {"loss": self._loss, "samples": "all"}
-            return Request(header, "fitness", tuple(private), private=private, options=options)
+            options = {**self._options, "samples": self._choice.samples_per_node}
+            return Request(header, "fitness", tuple(private), common=self._sent(), private=private, options=options)
         chosen, samples = self._choice(self.step, nodes)
-        options = {"loss": self._loss, "samples": samples}
-        return Request(header, "fitness", chosen, common={"population": genomes}, options=options, reduce="sum")
+        options = {**self._options, "samples": samples}
+        common = {"population": genomes, **self._sent()}
+        return Request(header, "fitness", chosen, common=common, options=options, reduce="sum")
+
+    def _sent(self) -> dict[str, Tensor]:
+        """Return what nodes need beside the population: the statistics where they are the server's."""
+        return {BUFFER + n: b for n, b in self._buffers.items()} if self._task.batch_norm == "server" else {}
 
     def tell(self, round_: Round) -> Metrics:
         """Rank the generation, validate its fittest, adapt the multiplier and breed the next generation."""
@@ -168,8 +185,9 @@ class FNE:
             )
         population = self._population
         self._fittest = population.genomes[order(fitness)[0]].clone()
+        self._buffers = self._task.buffers_for(self._fittest)
         self.step += 1
-        validated = self._validation(self._fittest, self._task.buffers, self.step)
+        validated = self._validation(self._fittest, self._buffers, self.step)
         multiplier = self._stagnation(self._validation.score)
         finite = fitness[torch.isfinite(fitness)]
         metrics: Metrics = {
@@ -213,7 +231,7 @@ class FNE:
 
     def champion(self) -> Result:
         """Return the fittest model of the generation told last."""
-        return Result("model", self._fittest, self._task.buffers)
+        return Result("model", self._fittest, self._buffers)
 
     def result(self) -> Result:
         """Return the model of the run, as `returns` says."""
@@ -223,7 +241,7 @@ class FNE:
         """Return everything that goes on: population, multiplier, best model, counters."""
         return {
             "step": self.step, "evaluations": self._evaluations, "population": self._population.state_dict(),
-            "stagnation": self._stagnation.state_dict(), "fittest": self._fittest,
+            "stagnation": self._stagnation.state_dict(), "fittest": self._fittest, "buffers": dict(self._buffers),
             "validation": self._validation.state_dict(),
         }  # fmt: skip
 
@@ -232,7 +250,7 @@ class FNE:
         self.step, self._evaluations = state["step"], state["evaluations"]
         self._population.load_state_dict(state["population"])
         self._stagnation.load_state_dict(state["stagnation"])
-        self._fittest = state["fittest"]
+        self._fittest, self._buffers = state["fittest"], state["buffers"]
         self._validation.load_state_dict(state["validation"])
 
 
@@ -245,15 +263,15 @@ class _NodeChoice:
     subset_size: int
     subset_every: int
     full_every: int
+    samples_per_node: int
     window_size: int
     window_every: int
 
-    def __call__(self, step: int, nodes: Sequence[str]) -> tuple[tuple[str, ...], str]:
-        """Return the nodes and which of their samples they take: `all` or `one`."""
-        full = self.full_every and (step + 1) % self.full_every == 0
-        if full:
-            return tuple(nodes), "all"
-        return self._part(step, nodes), "one" if self.kind == "single_sample" else "all"
+    def __call__(self, step: int, nodes: Sequence[str]) -> tuple[tuple[str, ...], int]:
+        """Return the nodes and how many of their samples they take, 0 for all."""
+        if self.full_every and (step + 1) % self.full_every == 0:
+            return tuple(nodes), 0
+        return self._part(step, nodes), 1 if self.kind == "single_sample" else self.samples_per_node
 
     def _part(self, step: int, nodes: Sequence[str]) -> tuple[str, ...]:
         count = len(nodes)
