@@ -223,8 +223,14 @@ def subject(
     generator: torch.Generator,
     *,
     subjects_per_node: Annotated[int, Key("subjects that share a node; the last node may have fewer", ge=1)] = 1,
+    mixed: Annotated[
+        bool, Key("subjects of different labels share a node, as patients and controls of one hospital do")
+    ] = False,
 ) -> list[Tensor]:
-    """Give every node the samples of its own subjects, as they lie at different sites."""
+    """Give every node the samples of its own subjects, as they lie at different sites.
+
+    `mixed` deals the subjects of each label (of several: the one that they have most often) in turn to the nodes.
+    """
     if samples.groups is None:
         raise SettingError("data.partition", "subject", "another one: these data name no subjects")
     group, sizes = renumbered(samples.groups)
@@ -238,6 +244,12 @@ def subject(
         )
     # One subject a node needs no draw; several are put together at random.
     order = torch.randperm(there, generator=generator) if subjects_per_node > 1 else torch.arange(there)
+    if mixed:
+        if samples.y.is_floating_point():
+            raise SettingError("data.partition.mixed", mixed, "false: the data have no classes")
+        most = torch.stack([samples.y[group == subject].mode().values for subject in order])
+        order = order[most.argsort(stable=True)]
+        return [torch.isin(group, order[node::needed]).nonzero().flatten() for node in range(needed)]
     return [torch.isin(group, few).nonzero().flatten() for few in torch.split(order, subjects_per_node)]
 
 

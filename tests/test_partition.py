@@ -277,11 +277,69 @@ def test_subjects_keep_their_names() -> None:
     ]
 
 
+@settings(max_examples=60, deadline=None)
+@given(
+    labels=st.lists(st.sampled_from([-3, 0, 8]), min_size=1, max_size=20),
+    share=st.integers(1, 5),
+    seed=st.integers(0, 2**40),
+)
+def test_mixed_subjects_of_each_label_go_to_as_many_nodes_as_there_can_be(
+    labels: list[int], share: int, seed: int
+) -> None:
+    """Subject s has s % 3 + 1 samples, all of its own label; groups are not numbered from 0."""
+    counts = torch.arange(len(labels)) % 3 + 1
+    groups = torch.arange(len(labels)).repeat_interleave(counts)
+    y = torch.tensor(labels)[groups]
+    samples = Samples(y[:, None].float(), y, 2 * groups + 5)
+    parts = load("partition", "subject")(samples, None, generator(seed), subjects_per_node=share, mixed=True)
+    nodes = -(-len(labels) // share)
+    assert len(parts) == nodes
+    assert sorted(torch.cat(parts).tolist()) == list(range(len(y)))
+    held = [sorted(set(groups[part].tolist())) for part in parts]
+    assert sum(map(len, held)) == len(labels)  # nobody is torn apart
+    sizes = [len(subjects) for subjects in held]
+    assert max(sizes) - min(sizes) <= 1
+    assert max(sizes) <= share
+    for label in set(labels):
+        alike = [sum(labels[s] == label for s in subjects) for subjects in held]
+        assert max(alike) - min(alike) <= 1
+
+
+def test_mixed_hospitals() -> None:
+    """Ten patients and ten controls, four a node: two of each everywhere, others by another seed, same by the same."""
+    groups = torch.arange(20).repeat_interleave(30)
+    data = dataset(groups // 10, groups, tuple(f"co2{'ca'[s // 10]}{s:02d}" for s in range(20)))
+    nodes = deal(data, "subject", 5, 1, {"subjects_per_node": 4, "mixed": True})
+    assert [len(part) for part in nodes.values()] == [120] * 5
+    assert all(name.count("co2a") == name.count("co2c") == 2 for name in nodes)
+    assert sorted("+".join(nodes).split("+")) == sorted(data.group_names)
+    again, other, plain = (
+        list(dealt(data, "subject", None, seed, subjects_per_node=4, mixed=mixed))
+        for seed, mixed in ((1, True), (2, True), (1, False))
+    )
+    assert again == list(nodes)
+    assert other != again != plain
+    one_each = dealt(data, "subject", None, subjects_per_node=1, mixed=True)
+    assert one_each == dealt(data, "subject", None)
+
+
+def test_mixed_takes_the_label_that_a_subject_has_most_often() -> None:
+    """Subjects 0 and 1 are mostly 1, subjects 2 and 3 mostly 0: never 0 with 1, never 2 with 3."""
+    y = torch.tensor([1, 1, 0, 1, 0, 1, 0, 0, 1, 0, 0])
+    groups = torch.tensor([0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3])
+    for seed in range(10):
+        names = dealt(dataset(y, groups, tuple("abcd")), "subject", None, seed, subjects_per_node=2, mixed=True)
+        assert set(names) in ({"a+c", "b+d"}, {"a+d", "b+c"})
+
+
 def test_subject_refusals() -> None:
     y, groups = torch.arange(6) % 2, torch.arange(6) % 3
     with pytest.raises(SettingError, match=r"data.nodes = 2: must be null or 3: there are 3 subjects, 1 a node"):
         deal(dataset(y, groups), "subject", 2, 0, {})
     with pytest.raises(SettingError, match="these data name no subjects"):
         deal(dataset(y), "subject", None, 0, {})
+    with pytest.raises(SettingError) as caught:
+        deal(dataset(torch.rand(6, 1), groups), "subject", None, 0, {"mixed": True})
+    assert str(caught.value) == "data.partition.mixed = true: must be false: the data have no classes"
     with pytest.raises(DataError, match="two nodes are called 'x'"):
         deal(dataset(y, groups, ("x", "x", "y")), "subject", None, 0, {})
