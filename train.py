@@ -9,7 +9,7 @@ from itertools import pairwise
 from fne.cli import main
 
 COMMANDS = {"train", "compare", "report", "list", "show", "data"}
-VALUED = {"--out", "--seeds", "--resume", "--stop-after"}
+VALUED = {"--out", "--seeds", "--folds", "--resume", "--stop-after"}
 """Options of `train` and `compare` that take the next word."""
 
 

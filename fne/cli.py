@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, Optional
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional
 
 import typer
 from rich.console import Console
@@ -13,28 +15,34 @@ from rich.markup import escape
 from rich.table import Table
 
 from fne import __version__, registry
-from fne.errors import FneError
+from fne.arguments import as_override, check_folds, configs_and_overrides, each_run, loader_settings
+from fne.errors import DataWarning, FneError
+
+if TYPE_CHECKING:
+    from fne.types import Dataset
 
 app = typer.Typer(
     add_completion=False, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False,
     help="Federated neuroevolution: train models over data that stays with its owners, without gradients.",
 )  # fmt: skip
-data_app = typer.Typer(no_args_is_help=True, help="Look at data before training on it.")
+data_app = typer.Typer(no_args_is_help=True, help="Fetch data, and look at them before training.")
 app.add_typer(data_app, name="data")
 
 QUICK = ("fne_quick", "fedavg_quick")
 """What `fne compare` runs without arguments: the main job of the README."""
 
-Out = Annotated[Optional[Path], typer.Option("--out", help="Run folder (default runs/NAME-sSEED).")]  # noqa: UP045
+Out = Annotated[Optional[Path], typer.Option("--out", help="Run folder (default runs/NAME-sSEED[-fFOLD]).")]  # noqa: UP045
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")]
 Seeds = Annotated[str, typer.Option("--seeds", help="Seeds to run, such as 0-4 or 0,3,7 (default: the config's).")]
+Folds = Annotated[str, typer.Option("--folds", help="Folds to run, such as 0-4 (sets data.fold), each with each seed.")]
 Words = Annotated[Optional[list[str]], typer.Argument(help="CONFIG (a file or a bundled name) and KEY=VALUE ...")]  # noqa: UP045
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
     try:
-        status = app(args=list(arguments) if arguments is not None else None, standalone_mode=False)
+        with _warnings_in_a_line():
+            status = app(args=list(arguments) if arguments is not None else None, standalone_mode=False)
         return int(status or 0)
     except FneError as error:
         print(f"fne: {error}", file=sys.stderr)
@@ -50,6 +58,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         show()
         return int(getattr(error, "exit_code", 2))
+
+
+@contextlib.contextmanager
+def _warnings_in_a_line() -> Iterator[None]:
+    """Print each text of a `DataWarning` once, without the place in the source; other warnings are as before."""
+    said: set[str] = set()
+    others = warnings.showwarning
+
+    def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+        text = " ".join(str(message).split())
+        if not issubclass(category, DataWarning):
+            others(message, category, *place, **more)
+        elif text not in said:
+            said.add(text)
+            print(f"fne: warning: {text}", file=sys.stderr)
+
+    with warnings.catch_warnings():  # which puts `showwarning` back
+        warnings.simplefilter("always", DataWarning)  # not once a process, which may run several commands
+        warnings.showwarning = show
+        yield
 
 
 @app.callback(invoke_without_command=True)
@@ -70,19 +98,23 @@ def train(
         Optional[int], typer.Option(min=1, help="End after this step; the horizon stays.")  # noqa: UP045
     ] = None,
     seeds: Seeds = "",
+    folds: Folds = "",
     quiet: Quiet = False,
 ) -> None:
     """Run a config: fne train CONFIG [strategy.population=64 ...]."""
-    configs, overrides = _configs_and_overrides(words or [])
+    configs, overrides = configs_and_overrides(words or [])
     if len(configs) > 1:
         raise FneError(f"train takes one config, not {len(configs)}; fne compare runs several")
-    if seeds and (resume or (out and len(_seeds(seeds)) > 1)):
-        raise FneError("--seeds goes with neither --resume nor --out (each seed has a folder of its own)")
+    each = each_run(seeds, folds, overrides)
+    if (seeds or folds) and (resume or (out and len(each) > 1)):
+        raise FneError("--seeds and --folds go with neither --resume nor --out (each run has a folder of its own)")
     if not (configs or resume):
         raise FneError("train: give a config (a file or a bundled name: fne list), or --resume FOLDER")
     from fne.config import load_config
 
-    wanted = [load_config(configs[0], o) for o in _for_seeds(seeds, overrides)] if configs else []
+    wanted = [load_config(configs[0], o) for o in each] if configs else []
+    if folds:
+        check_folds(wanted)
     from fne.training import train as run  # torch: after all that a config can get wrong
 
     if resume is not None:
@@ -102,26 +134,30 @@ def compare(
     words: Words = None,
     out: Annotated[Optional[Path], typer.Option("--out", help="Folder for the run folders (default runs).")] = None,  # noqa: UP045
     seeds: Seeds = "",
+    folds: Folds = "",
     quiet: Quiet = False,
 ) -> None:
     """Run several configs on one partition and print one table; without arguments, the quick comparison."""
-    configs, overrides = _configs_and_overrides(words or [])
+    configs, overrides = configs_and_overrides(words or [])
     from fne.config import difference, load_config
 
     names = configs or list(QUICK)
-    rounds = [[load_config(name, o) for name in names] for o in _for_seeds(seeds, overrides)]
+    rounds = [[load_config(name, o) for name in names] for o in each_run(seeds, folds, overrides)]
     apart = [d for other in rounds[0][1:] for d in difference(rounds[0][0], other) if d.startswith(("data.", "seed:"))]
     if apart:
         raise FneError(
             f"compare: the configs do not share one partition ({'; '.join(apart)}); "
-            f"set it for all of them, such as: fne compare {' '.join(names)} {_as_override(apart[0])}"
+            f"set it for all of them, such as: fne compare {' '.join(names)} {as_override(apart[0])}"
         )
+    wanted = [config for together in rounds for config in together]
+    if folds:
+        check_folds(wanted)
+    from fne.runfolder import folder_name
     from fne.training import train as run
 
     done = []
-    for config in [config for together in rounds for config in together]:
-        folder = out / f"{config.name}-s{config.seed}" if out is not None else None
-        done.append(run(config, out=folder, quiet=quiet))
+    for config in wanted:
+        done.append(run(config, out=out / folder_name(config) if out is not None else None, quiet=quiet))
         if not done[-1]["finished"]:
             break
     _show(done)
@@ -134,7 +170,8 @@ def report(
     x: Annotated[Literal["step", "bytes", "evaluations"], typer.Option(help="The curves' horizontal axis.")] = "step",
     markdown: Annotated[bool, typer.Option(help="Print the table as Markdown.")] = False,
 ) -> None:
-    """Print one table of finished runs; several seeds of one config become mean ± standard deviation."""
+    """Print one table of finished runs; seeds and folds of one config become mean ± standard deviation."""
+    from fne.watch import pictures
     from fne.watch import report as reports
 
     summaries = reports.grouped([reports.read_summary(folder) for folder in folders])
@@ -143,7 +180,7 @@ def report(
     else:
         _console().print(reports.comparison_table(summaries))
     if curves is not None:
-        reports.curves(folders, curves, x=x)
+        pictures.curves(folders, curves, x=x)
 
 
 @app.command("list")
@@ -200,7 +237,7 @@ def data_show(
     out: Annotated[Path, typer.Option("--out", help="Where the picture goes.")] = Path("data.png"),
 ) -> None:
     """Print and plot the samples of each node and class: fne data show CONFIG [data.nodes=20 ...]."""
-    configs, overrides = _configs_and_overrides(words or [])
+    configs, overrides = configs_and_overrides(words or [])
     if len(configs) != 1:
         raise FneError("data show: give one config (a file or a bundled name: fne list)")
     from fne.config import load_config
@@ -208,48 +245,61 @@ def data_show(
     config = load_config(configs[0], overrides)
     from fne.data.partition import describe
     from fne.experiment import deal_nodes, load_dataset
-    from fne.watch.report import partition_picture, partition_table
+    from fne.watch.pictures import partition_picture
+    from fne.watch.report import partition_table
 
     dataset = load_dataset(config)
     parts = deal_nodes(config, dataset)
     names, counts = describe(parts, dataset.classes)
     classes = list(dataset.classes or ("samples",))
     console = _console()
-    console.print(
-        f"{escape(dataset.name)}: {escape(dataset.split)}\n{escape(dataset.source)}\n"
-        f"input shape {dataset.shape}, {dataset.outputs} outputs; training {len(dataset.train)}, "
-        f"validation (the server's) {len(dataset.validation)}, test {len(dataset.test)}"
-    )
+    console.print(escape(_described(dataset)))
     console.print(partition_table(counts.tolist(), names, classes))
     partition_picture(counts.tolist(), names, classes, out)
     print(f"picture: {out}")
 
 
+@data_app.command("fetch")
+def data_fetch(
+    name: Annotated[str, typer.Argument(help="A data set that has files: fne list.")],
+    words: Annotated[Optional[list[str]], typer.Argument(help="KEY=VALUE ..., settings of the data set")] = None,  # noqa: UP045
+    plugin: Annotated[Optional[list[Path]], typer.Option(help="A plugin to read first.")] = None,  # noqa: UP045
+) -> None:
+    """Fetch a data set's missing files into the cache folder: fne data fetch mnist edition=full."""
+    for path in plugin or []:
+        registry.add_plugin(path)
+    if "download" not in registry.entry("data", name).settings:
+        able = [other for other, entry in registry.catalogue("data").items() if "download" in entry.settings]
+        raise FneError(f"data fetch: {name} has no setting 'download'; these data sets have: {', '.join(able)}")
+    settings = loader_settings(name, ["download=true", *(words or [])])
+    from fne.data.sources import cache_folder, check_dataset
+
+    def files() -> set[Path]:
+        return {path for path in cache_folder().rglob("*") if path.is_file() and not path.name.startswith("parsed-")}
+
+    before = files()
+    dataset = check_dataset(registry.load("data", name)(seed=0, **settings))
+    print(_described(dataset))
+    print(f"fetched into {cache_folder()}" if files() - before else "nothing fetched: the files were there already")
+
+
 # ------------------------------------------------------------------------------------------------ helpers
-def _configs_and_overrides(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    return [w for w in words if "=" not in w], [w for w in words if "=" in w]
+def _described(dataset: Dataset) -> str:
+    """Return a data set's split, source and sizes, in samples and in subjects."""
+    from fne.watch.report import split_of
 
-
-def _seeds(text: str) -> list[int]:
-    try:
-        seeds: list[int] = []
-        for part in text.split(","):
-            first, _, last = part.partition("-")
-            seeds += range(int(first), int(last or first) + 1)
-    except ValueError:
-        raise FneError(f"--seeds {text!r}: write numbers such as 0-4 or 0,3,7") from None
-    if not seeds:
-        raise FneError(f"--seeds {text!r}: no seed in it; write the smaller one first, such as 0-4")
-    return seeds
-
-
-def _for_seeds(text: str, overrides: list[str]) -> list[list[str]]:
-    return [[*overrides, f"seed={seed}"] for seed in _seeds(text)] if text else [overrides]
-
-
-def _as_override(difference: str) -> str:
-    key, _, values = difference.partition(": ")
-    return f"{key}={values.partition(' -> ')[0]}"
+    fold, folds = dataset.fold or (None, None)
+    parts = {"training": dataset.train, "validation (the server's)": dataset.validation, "test": dataset.test}
+    lines = [
+        f"{dataset.name}: {split_of({'split': dataset.split, 'fold': fold, 'folds': folds})}",
+        dataset.source,
+        f"input shape {dataset.shape}, {dataset.outputs} outputs; "
+        + ", ".join(f"{title} {len(part)}" for title, part in parts.items()),
+    ]
+    if dataset.train.groups is not None:
+        counts = {t: len(set(part.groups.tolist())) for t, part in parts.items() if part.groups is not None}
+        lines.append("subjects: " + ", ".join(f"{title} {count}" for title, count in counts.items()))
+    return "\n".join(lines)
 
 
 def _console() -> Console:

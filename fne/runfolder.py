@@ -46,7 +46,7 @@ def choose(
         if config is None:
             raise FneError("train: give a config (a file or a bundled name, see fne list), or resume=FOLDER")
         wanted = _wanted(config, overrides)
-        return Path(out) if out is not None else Path("runs") / f"{wanted.name}-s{wanted.seed}", wanted
+        return Path(out) if out is not None else Path("runs") / folder_name(wanted), wanted
     folder = Path(resume)
     if not (folder / CONFIG).is_file():
         raise CheckpointError(f"{folder / CONFIG}: no run to resume there; give the folder of a run")
@@ -62,6 +62,13 @@ def choose(
             "config), or start a new run; --stop-after ends early without changing the horizon"
         )
     return folder, stored.with_values({f"watch.{k}": v for k, v in wanted.watch.model_dump().items()})
+
+
+def folder_name(config: Config) -> str:
+    """Return `NAME-sSEED`, of a fold of subjects `NAME-sSEED-fFOLD`: so that folds have folders of their own."""
+    settings = config.data.settings
+    fold = settings.get("fold") if settings.get("split", "subject") == "subject" else None
+    return f"{config.name}-s{config.seed}" + (f"-f{fold}" if fold is not None else "")
 
 
 def _wanted(config: str | Path | Mapping[str, Any] | Config, overrides: Sequence[str]) -> Config:

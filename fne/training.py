@@ -13,11 +13,12 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from fne import loop, registry
 from fne.config import Config
@@ -62,7 +63,7 @@ def train(
     Args:
         config: a file, a bundled name, a mapping; `None` with `resume`: the run's own.
         overrides: `key=value` settings, such as `strategy.rounds=50`.
-        out: run folder; default `runs/NAME-sSEED`, with a number where that is taken.
+        out: run folder; default `runs/NAME-sSEED`, of a fold `runs/NAME-sSEED-fFOLD`, with a number where taken.
         resume: folder of a run to go on with, bit for bit; one that ended at `watch.target` goes on to a higher one.
         stop_after: end after this step with a checkpoint; the horizon stays.
         quiet: no progress bar.
@@ -150,7 +151,8 @@ def _run(
 def _watchers(experiment: Experiment, folder: Path, *, resuming: bool, quiet: bool) -> list[Progress | TensorBoard]:
     """Return what shows the run while it goes on; each is a context manager and a callback."""
     config, strategy, loss = experiment.config, experiment.strategy, experiment.loss
-    sign, title = DISPLAY_SIGN.get(loss, 1), f"{config.name} seed {config.seed}"
+    fold = "" if experiment.dataset.fold is None else " fold {} of {}".format(*experiment.dataset.fold)
+    sign, title = DISPLAY_SIGN.get(loss, 1), f"{config.name} seed {config.seed}{fold}"
     watchers: list[Progress | TensorBoard] = [
         Progress(title, strategy.horizon, start=strategy.step, loss=loss, display_sign=sign, quiet=quiet)
     ]
@@ -171,12 +173,20 @@ def _finish(experiment: Experiment, folder: Path, totals: Totals) -> dict[str, A
         result.parameters.unsqueeze(0), test_part, loss=experiment.loss, buffers=result.buffers
     )
     labels = dataset.classes is not None
+    by_subject: dict[str, float] | None = None
+    if labels and dataset.test.groups is not None:  # `evaluate` has set the model's buffers
+        logits = experiment.evaluator.logits(result.parameters.unsqueeze(0), test_part.x)[0]
+        right = (logits.argmax(dim=-1) == test_part.y).cpu()
+        by_subject = _by_subject(right, dataset.test.groups, dataset.group_names)
+    fold, folds = dataset.fold or (None, None)
     summary = {
         "name": config.name,
         "method": config.strategy.name,
         "dataset": config.data.name,
         "model": config.model.name,
         "split": dataset.split,
+        "fold": fold,
+        "folds": folds,
         "partition": config.data.partition.name,
         "nodes": len(experiment.nodes),
         "seed": config.seed,
@@ -184,6 +194,9 @@ def _finish(experiment: Experiment, folder: Path, totals: Totals) -> dict[str, A
         "finished": True,
         **totals.summary(len(experiment.nodes), federated=not getattr(strategy, "pooled", False)),
         "accuracy_test": float(test["accuracy"][0]) if labels else None,
+        "majority_test": _majority(dataset.test.y) if labels else None,
+        "accuracy_test_by_subject": by_subject,
+        "accuracy_test_subjects": None if by_subject is None else _vote(by_subject.values()),
         "loss": experiment.loss,
         "loss_test": float(test["loss"][0]),
         "best_value": None,
@@ -197,6 +210,26 @@ def _finish(experiment: Experiment, folder: Path, totals: Totals) -> dict[str, A
     summary = {key: _plain(value) for key, value in summary.items()}
     write_atomically(folder / SUMMARY, json.dumps(summary, indent=1).encode())
     return summary
+
+
+def _majority(y: Tensor) -> float:
+    """Return the share of the most frequent of labels `[N]`: the accuracy of always answering that class."""
+    return int(torch.bincount(y).max()) / len(y)
+
+
+def _by_subject(right: Tensor, groups: Tensor, names: Sequence[str]) -> dict[str, float]:
+    """Return each subject's share of right answers, in the order of `names`; `right` and `groups` are `[N]`."""
+    shares = {}
+    for number in sorted(set(groups.tolist())):
+        name = names[number] if 0 <= number < len(names) else f"subject-{number:03d}"  # as nodes are called
+        of_subject = right[groups == number]
+        shares[name] = int(of_subject.sum()) / len(of_subject)
+    return shares
+
+
+def _vote(accuracies: Collection[float]) -> float:
+    """Return the share of subjects of whose samples more than half are right; exactly half counts half."""
+    return sum((share > 0.5) + 0.5 * (share == 0.5) for share in accuracies) / len(accuracies)
 
 
 def _plugins(config: Config) -> dict[str, str]:

@@ -26,17 +26,9 @@ from rich.console import Console
 from fne.errors import CheckpointError, FneError, RunError, SettingError
 from fne.types import Round, Traffic
 from fne.watch.history import History, encode, kept, read_history
+from fne.watch.pictures import curves, partition_picture
 from fne.watch.progress import Progress
-from fne.watch.report import (
-    comparison_table,
-    curves,
-    grouped,
-    human_bytes,
-    markdown_table,
-    partition_picture,
-    partition_table,
-    read_summary,
-)
+from fne.watch.report import comparison_table, grouped, human_bytes, markdown_table, partition_table, read_summary
 from fne.watch.tensorboard import TensorBoard
 
 ROUND = Round((), (), Traffic({}, {}, {}, {}))
@@ -371,7 +363,7 @@ def test_quiet_says_nothing_and_default_is_stderr(capsys: pytest.CaptureFixture[
 SUMMARY = {
     "name": "fne_mnist", "method": "fne", "dataset": "mnist", "split": "4000/500/500", "seed": 0,
     "rounds": 300, "steps": 300, "evaluations": 15000, "accuracy_last": 0.81, "accuracy_best": 0.825,
-    "accuracy_test": 0.8, "loss_last": 0.5, "loss_test": 0.4, "bytes_down_per_node": 1234567.5,
+    "accuracy_test": 0.8, "majority_test": 0.5, "loss_last": 0.5, "loss_test": 0.4, "bytes_down_per_node": 1234567.5,
     "bytes_up_per_node": 4321, "payload_up_per_node": 4000, "wall_seconds": 61.25, "model_sha256": "ab",
 }  # fmt: skip
 
@@ -430,17 +422,35 @@ def test_comparison_of_runs_on_one_data_set() -> None:
         "name": "[b]",
         "method": "fedavg",
         "accuracy_test": None,
+        "majority_test": None,
         "accuracy_best": None,
         "loss_test": 12.3456,
     }
     text = shown(comparison_table([SUMMARY, {**SUMMARY, **regression, "accuracy_last": None}]))
     assert text.splitlines()[0].strip() == "mnist (4000/500/500), seed 0"
-    assert text.splitlines()[1].split() == ["best", "last", "evalu-", "down", "up", "time"]
-    header = ["run", "method", "test", "val.", "val.", "rounds", "ations", "/node", "/node", "(s)"]
+    assert text.splitlines()[1].split() == ["major-", "best", "last", "evalu-", "down", "up", "time"]
+    header = ["run", "method", "test", "ity", "val.", "val.", "rounds", "ations", "/node", "/node", "(s)"]
     assert row(text, "run") == header
     costs = ["300", "15000", "1.23 MB", "4.32 kB", "61.2"]
-    assert row(text, "fne_mnist") == ["fne_mnist", "fne", "80.0 %", "82.5 %", "81.0 %", *costs]
-    assert row(text, "[b]") == ["[b]", "fedavg", "12.35 loss", "-", "-", *costs]
+    assert row(text, "fne_mnist") == ["fne_mnist", "fne", "80.0 %", "50.0 %", "82.5 %", "81.0 %", *costs]
+    assert row(text, "[b]") == ["[b]", "fedavg", "12.35 loss", "-", "-", "-", *costs]
+
+
+def test_a_column_that_is_empty_for_all_is_left_out_of_the_table_alone() -> None:
+    old = {key: value for key, value in SUMMARY.items() if key not in ("majority_test", "accuracy_last")}
+    header = ["run", "method", "test", "val.", "rounds", "ations", "/node", "/node", "(s)"]
+    assert row(shown(comparison_table([old, {**old, "name": "b"}])), "run") == header
+    assert "| 80.0 % | - | 82.5 % | - | 300 |" in markdown_table([old])
+
+
+def test_a_caption_says_what_the_figures_are() -> None:
+    table = comparison_table([SUMMARY])
+    assert str(table.caption) == (
+        "test: the returned model on the test part, looked at once; best val.: maximum over all rounds on validation, "
+        "the kind of figure that the FNE paper gives, optimistic"
+    )
+    assert " ".join(shown(table).split()).endswith(str(table.caption))
+    assert "looked at once" not in markdown_table([SUMMARY])
 
 
 def test_comparison_across_data_sets_and_in_markdown() -> None:
@@ -448,11 +458,11 @@ def test_comparison_across_data_sets_and_in_markdown() -> None:
     assert row(shown(comparison_table(summaries)), "fne_mnist")[2] == "mnist (4000/500/500)"
     lines = markdown_table(summaries).splitlines()
     assert lines[0] == (
-        "| run | method | data (split) | seed | test | best val. | last val. | rounds | evaluations "
+        "| run | method | data (split) | seed | test | majority | best val. | last val. | rounds | evaluations "
         "| down/node | up/node | time (s) |"
     )
     assert lines[1].startswith("| --- | --- | --- | ---: |")
-    assert lines[2].startswith("| fne_mnist | fne | mnist (4000/500/500) | 0 | 80.0 % | 82.5 % |")
+    assert lines[2].startswith("| fne_mnist | fne | mnist (4000/500/500) | 0 | 80.0 % | 50.0 % | 82.5 % |")
     assert lines[3].startswith(r"| a\|b | fne | mnist (trial) |")
     assert shown(comparison_table([])).strip()
 
@@ -478,10 +488,10 @@ def test_seeds_become_mean_and_sample_deviation() -> None:
     assert mean["payload_up_per_node"] == statistics.mean(ups)
     assert mean["std"]["rounds"] == 0
     assert (mean["accuracy_best"], mean["model_sha256"], mean["split"]) == (None, None, SUMMARY["split"])
-    assert single == {**other, "n": 1, "seeds": [0], "std": {}}
+    assert single == {**other, "n": 1, "seeds": [0], "folds_there": [], "std": {}}
     text = shown(comparison_table([mean]))
     assert text.splitlines()[0].strip() == "mnist (4000/500/500), n = 3"
-    assert row(text, "fne_mnist")[2:6] == ["83.0 ± 3.6 %", "-", "81.0 %", "300"]
+    assert row(text, "fne_mnist")[2:6] == ["83.0 ± 3.6 %", "50.0 %", "81.0 %", "300"]
     assert row(shown(comparison_table([mean, single])), "fne_mnist")[2] == "n = 3"
     json.dumps([mean, single], allow_nan=False)
 
@@ -489,6 +499,54 @@ def test_seeds_become_mean_and_sample_deviation() -> None:
 def test_a_seed_that_occurs_twice_is_no_second_sample() -> None:
     groups = grouped([SUMMARY, {**SUMMARY, "accuracy_test": 0.9}, {**SUMMARY, "seed": 1}])
     assert [(g["n"], g["accuracy_test"]) for g in groups] == [(1, 0.8), (1, 0.9), (1, 0.8)]
+
+
+def folded(seed: int, fold: int, **fields: Any) -> dict[str, Any]:
+    return {**SUMMARY, "dataset": "eeg", "split": "subject", "seed": seed, "fold": fold, "folds": 5, **fields}
+
+
+def test_folds_become_mean_and_sample_deviation() -> None:
+    tests, majorities = [0.50, 0.60, 0.70, 0.80, 0.90], [0.5, 0.5, 0.6, 0.5, 0.5]
+    runs = [folded(0, f, accuracy_test=tests[f], majority_test=majorities[f]) for f in range(5)]
+    (mean,) = grouped(runs[::-1])
+    assert (mean["n"], mean["seeds"], mean["folds_there"]) == (5, [0], [4, 3, 2, 1, 0])
+    assert (mean["seed"], mean["fold"], mean["folds"]) == (0, None, 5)
+    assert not {"seed", "fold", "folds"} & mean["std"].keys(), "they name the run, they measure nothing"
+    assert mean["accuracy_test"] == pytest.approx(0.7)
+    assert mean["std"]["accuracy_test"] == pytest.approx(math.sqrt(0.025))  # (0.04 + 0.01 + 0 + 0.01 + 0.04) / 4
+    assert mean["majority_test"] == pytest.approx(0.52)
+    assert mean["std"]["majority_test"] == pytest.approx(math.sqrt(0.002))
+    text = shown(comparison_table([mean]))
+    assert text.splitlines()[0].strip() == "eeg (subject, 5 folds), n = 5"
+    assert row(text, "fne_mnist")[2:4] == ["70.0 ± 15.8 %", "52.0 ± 4.5 %"]
+
+
+@pytest.mark.parametrize(
+    ("pairs", "split", "seed"),
+    [
+        ([(3, 0)], "subject, fold 0 of 5", "3"),
+        ([(0, f) for f in (0, 1, 4)], "subject, 3 of 5 folds", "n = 3"),
+        ([(s, 2) for s in range(3)], "subject, fold 2 of 5", "n = 3"),
+        ([(s, f) for s in range(3) for f in range(5)], "subject, 5 folds", "n = 15 (3 seeds x 5 folds)"),
+        ([(s, f) for s in range(2) for f in range(2)], "subject, 2 of 5 folds", "n = 4 (2 seeds x 2 folds)"),
+        ([(0, 0), (0, 1), (1, 0)], "subject, 2 of 5 folds", "n = 3 (2 seeds and 2 folds)"),
+    ],
+)
+def test_the_table_names_folds_and_seeds(pairs: list[tuple[int, int]], split: str, seed: str) -> None:
+    line = markdown_table(grouped([folded(*pair) for pair in pairs])).splitlines()[2]
+    assert line.startswith(f"| fne_mnist | fne | eeg ({split}) | {seed} | 80.0 % | 50.0 % |")
+
+
+def test_what_is_no_fold_of_the_same_stays_apart() -> None:
+    runs = [folded(0, 0), folded(0, 1), folded(0, 1, folds=10), folded(0, 2, split="subject, labels shuffled")]
+    assert [(g["n"], g.get("folds"), g["split"]) for g in grouped([*runs, {**SUMMARY, "split": "subject"}])] == [
+        (2, 5, "subject"), (1, 10, "subject"), (1, 5, "subject, labels shuffled"), (1, None, "subject"),
+    ]  # fmt: skip
+    twice = grouped([folded(0, 0), folded(0, 0), folded(0, 1)])
+    assert [(g["n"], g["fold"]) for g in twice] == [(1, 0), (1, 0), (1, 1)]
+    text = shown(comparison_table(twice))
+    assert [text.count(f"eeg (subject, fold {fold} of 5)") for fold in (0, 1)] == [2, 1]
+    assert text.splitlines()[0].strip() == "seed 0"
 
 
 @pytest.mark.parametrize(
@@ -526,7 +584,7 @@ def test_curves_of_finished_and_unfinished_runs(tmp_path: Path, x: Any) -> None:
 
 def test_curves_put_the_right_numbers_on_the_axes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[Any] = []
-    monkeypatch.setattr("fne.watch.report._save", lambda figure, path: drawn.append(figure))
+    monkeypatch.setattr("fne.watch.pictures._save", lambda figure, path: drawn.append(figure))
     folder = run_folder(tmp_path, "a", steps=8, every=3)
     for x in ("step", "evaluations", "bytes"):
         curves([folder], tmp_path / "x.png", x=x, y="loss_best")
@@ -534,6 +592,10 @@ def test_curves_put_the_right_numbers_on_the_axes(tmp_path: Path, monkeypatch: p
     assert data == [[1, 3, 6, 8], [10, 30, 60, 80], [120, 360, 720, 960]]
     assert drawn[0].axes[0].lines[0].get_ydata().tolist() == [1, 1 / 3, 1 / 6, 1 / 8]
     assert drawn[0].legends[0].get_texts()[0].get_text() == "fne_mnist (fne; mnist, 4000/500/500)"
+    folds = [run_folder(tmp_path, f"s{s}f{f}", **folded(s, f)) for s in (0, 1) for f in (0, 1)]
+    curves(folds, tmp_path / "x.png")
+    texts = [text.get_text() for text in drawn[-1].legends[0].get_texts()]
+    assert texts == [f"fne_mnist (fne; eeg, subject, fold {f} of 5)" for f in (0, 1)], "seeds share one"
 
 
 def test_curves_without_numbers_say_what_there_is(tmp_path: Path) -> None:
@@ -558,7 +620,7 @@ def test_partition_picture(tmp_path: Path, K: int, C: int) -> None:
 
 def test_partition_picture_stacks_each_class_on_the_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[Any] = []
-    monkeypatch.setattr("fne.watch.report._save", lambda figure, path: drawn.append(figure))
+    monkeypatch.setattr("fne.watch.pictures._save", lambda figure, path: drawn.append(figure))
     partition_picture([[1, 2], [0, 4]], ["a", "b"], ["x", "y"], tmp_path / "x.png")
     boxes = [
         [path.get_extents().extents.round(2).tolist() for path in collection.get_paths()]
@@ -582,7 +644,7 @@ def test_partition_tables() -> None:
 
 def test_reports_need_no_torch() -> None:
     code = (
-        "import sys, fne.watch.report, fne.watch.progress, fne.watch.tensorboard\n"
+        "import sys, fne.watch.pictures, fne.watch.report, fne.watch.progress, fne.watch.tensorboard\n"
         "assert not {'torch', 'matplotlib', 'numpy'} & sys.modules.keys()"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
