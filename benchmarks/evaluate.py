@@ -3,7 +3,8 @@
     python benchmarks/evaluate.py [--json] [--threads 1]
 
 The plain loop copies one individual after the other into one module and calls it on the whole batch. Each figure is
-the best of several interleaved repetitions, so that another program on the machine hits all paths alike.
+the best of several interleaved repetitions, so that another program on the machine hits all paths alike. A model's own
+form of a whole population is called `folded` where it folds layers together, else `stacked`.
 """
 
 from __future__ import annotations
@@ -21,11 +22,12 @@ from fne.evolution.evaluate import PATHS, Evaluator, resolve_plan
 from fne.evolution.genome import Layout
 from fne.randomness import generator, seeded_initialisation
 
-CASES = [  # model, settings, input shape, individuals, samples
-    ("logistic", {}, (1, 28, 28), 50, 512),
-    ("mlp", {}, (1, 28, 28), 32, 256),
-    ("cnn", {}, (1, 28, 28), 32, 64),
-    ("vgg", {}, (3, 32, 32), 8, 32),
+CASES = [  # model, settings, input shape, outputs, individuals, samples
+    ("logistic", {}, (1, 28, 28), 10, 50, 512),
+    ("mlp", {}, (1, 28, 28), 10, 32, 256),
+    ("cnn", {}, (1, 28, 28), 10, 32, 64),
+    ("vgg", {}, (3, 32, 32), 10, 8, 32),
+    ("shallow_convnet", {}, (64, 256), 2, 8, 32),
 ]
 
 
@@ -54,13 +56,16 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="one line of JSON a model and path")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--model", help="this one only")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     if not arguments.json:
         print("| model | genes | P x N | path | ms an individual | ratio to the loop |\n|---|---|---|---|---|---|")
-    for name, settings, shape, count, samples in CASES:
+    for name, settings, shape, outputs, count, samples in CASES:
+        if arguments.model not in (None, name):
+            continue
         with seeded_initialisation(0):
-            module = registry.load("model", name)(shape, 10, **settings).eval()
+            module = registry.load("model", name)(shape, outputs, **settings).eval()
         layout = Layout(module)
         draw = generator(0, "benchmark")
         population = layout.flatten(module) * (1 + 0.1 * torch.randn(count, layout.size, generator=draw))
@@ -69,7 +74,8 @@ def main() -> None:
         for path in PATHS:
             wanted = {"path": path, "chunk": None, "tile": None, "memory": 2 * 10**9}
             evaluator = Evaluator(module, resolve_plan(module, x, wanted, output="softmax"), output="softmax")
-            calls[path] = lambda evaluator=evaluator: evaluator.logits(population, x)  # noqa: B023
+            label = "folded" if path == "stacked" and hasattr(module, "fold") else path
+            calls[label] = lambda evaluator=evaluator: evaluator.logits(population, x)  # noqa: B023
         best = milliseconds(calls, arguments.repeats)
         for path, spent in best.items():
             line = {

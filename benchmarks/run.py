@@ -2,8 +2,9 @@
 
     python benchmarks/run.py mnist5000 --seeds 0-2 --jobs 2 --out runs/bench
 
-Each cell is the `fne train` command printed beside it; finished runs are kept, unfinished ones are resumed, so a
-stopped benchmark goes on where it was. Every process uses one thread.
+Each cell is the `fne train` command printed beside it, for every seed; cells that are split by subjects run every fold
+with the first seed instead. Finished runs are kept, unfinished ones are resumed, so a stopped benchmark goes on where
+it was. Every process uses one thread.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ SMALL = "fne_mnist5000"
 CNN = f"{SMALL} model=cnn strategy.subset_size=1 strategy.rounds=500"
 MIXED = "strategy.mutation=mixed"
 CE = "strategy.loss=cross_entropy"
+EEG = "fne_eeg"
+BY_SUBJECT = "data.split=subject"
+SHUFFLED = "data.shuffle_labels=true"
 
 GROUPS: dict[str, dict[str, str]] = {
     "mnist5000": {
@@ -57,27 +61,78 @@ GROUPS: dict[str, dict[str, str]] = {
         "fne_logistic": "fne_mnist model=logistic strategy.rounds=2000 watch.every=10",
         "fedavg_logistic": "fedavg_mnist model=logistic strategy.fraction=0.02 strategy.rounds=2000 watch.every=10",
     },
+    "eeg": {
+        "fne_eeg": EEG,
+        "fne_eeg_40": "fne_eeg_40",
+        "centralised_eeg": "centralised_eeg",
+        "centralised_eeg_8": "centralised_eeg model.filters=8",
+        "fedavg_eeg": "fedavg_eeg",
+        "fedavg_eeg_8": "fedavg_eeg model.filters=8",
+        "fedavg_sites": "fedavg_eeg data.partition.subjects_per_node=4 data.partition.mixed=true",
+    },
+    "eeg_long": {"fne_eeg_5000": f"{EEG} strategy.rounds=5000 watch.every=5"},
+    "eeg_comparisons": {
+        "kernelwise": EEG,
+        "halving": f"{EEG} strategy.crossover=halving",
+        "interleave": f"{EEG} strategy.crossover=interleave",
+        "mean": f"{EEG} strategy.crossover=mean",
+        "single_sample": f"{EEG} strategy.nodes=single_sample",
+        "moving_window": f"{EEG} strategy.nodes=moving_window strategy.window_size=10",
+        "all_nodes": f"{EEG} strategy.nodes=all strategy.samples_per_node=3",
+        "one_subject": f"{EEG} strategy.subset_size=1 strategy.samples_per_node=0",
+        "offset": f"{EEG} strategy.mutation=offset",
+        "offset_mean": f"{EEG} strategy.mutation=offset strategy.crossover=mean",
+        "mixed": f"{EEG} {MIXED}",
+        "multiplier_off": f"{EEG} strategy.stagnation=off",
+        "batch_statistics": f"{EEG} evaluation.batch_norm=batch",
+        "server_statistics": f"{EEG} evaluation.batch_norm=server",
+    },
+    "eeg_subject": {
+        "fne_eeg": f"{EEG} {BY_SUBJECT}",
+        "fne_eeg_40": f"fne_eeg_40 {BY_SUBJECT}",
+        "fedavg_eeg": f"fedavg_eeg {BY_SUBJECT}",
+        "centralised_eeg": f"centralised_eeg {BY_SUBJECT}",
+    },
+    "eeg_leak": {
+        "control_trial": "eeg_leak_control",
+        "control_subject": f"eeg_leak_control {BY_SUBJECT}",
+        "fne_trial": f"{EEG} {SHUFFLED}",
+        "fne_subject": f"{EEG} {SHUFFLED} {BY_SUBJECT}",
+    },
 }
 
 
-def command(cell: str, name: str, seed: int, folder: Path) -> list[str]:
-    """Return the command of one run; a folder that holds an unfinished run is resumed."""
+def command(cell: str, name: str, run: str, folder: Path) -> list[str]:
+    """Return the command of one run (`seed=1`); a folder that holds an unfinished run is resumed."""
     fne = [sys.executable, "-m", "fne.cli", "train"]
     if (folder / "config.yaml").exists():
         return [*fne, "--resume", str(folder), "--quiet"]
-    settings = [f"name={name}", f"seed={seed}", "engine.threads=1", "watch.tensorboard=false"]
+    settings = [f"name={name}", *run.split(), "engine.threads=1", "watch.tensorboard=false"]
     return [*fne, *cell.split(), *settings, "--out", str(folder), "--quiet"]
 
 
-def run(job: tuple[str, str, int, Path]) -> Path:
-    """Run one cell with one seed unless it is finished."""
-    cell, name, seed, folder = job
+def run(job: tuple[str, str, str, Path]) -> Path:
+    """Run one cell once unless it is finished."""
+    cell, name, which, folder = job
     if not (folder / "summary.json").exists():
-        done = subprocess.run(command(cell, name, seed, folder), capture_output=True, text=True, check=False)
+        done = subprocess.run(command(cell, name, which, folder), capture_output=True, text=True, check=False)
         if done.returncode:
-            sys.exit(f"{name} seed {seed}: exit status {done.returncode}\n{done.stderr}")
-        print(f"{name} seed {seed} done", file=sys.stderr, flush=True)
+            sys.exit(f"{name} {which}: exit status {done.returncode}\n{done.stderr}")
+        print(f"{name} {which} done", file=sys.stderr, flush=True)
     return folder
+
+
+def numbers(text: str) -> range:
+    """Return the numbers of `first-last`."""
+    first, _, last = text.partition("-")
+    return range(int(first), int(last or first) + 1)
+
+
+def runs(cell: str, seeds: range, folds: range) -> dict[str, str]:
+    """Return the settings of each run of a cell by the end of its folder's name."""
+    if BY_SUBJECT not in cell:
+        return {f"s{seed}": f"seed={seed}" for seed in seeds}
+    return {f"s{seeds[0]}-f{fold}": f"seed={seeds[0]} data.fold={fold}" for fold in folds}
 
 
 def main() -> None:
@@ -85,18 +140,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("group", choices=sorted(GROUPS))
     parser.add_argument("--seeds", default="0-2", help="first-last")
+    parser.add_argument("--folds", default="0-4", help="first-last, for cells that are split by subjects")
     parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
     parser.add_argument("--out", type=Path, default=Path("runs/bench"))
     parser.add_argument("--only", default="", help="comma-separated cells")
     arguments = parser.parse_args()
-    first, _, last = arguments.seeds.partition("-")
-    seeds = range(int(first), int(last or first) + 1)
+    seeds, folds = numbers(arguments.seeds), numbers(arguments.folds)
     wanted = arguments.only.split(",") if arguments.only else list(GROUPS[arguments.group])
     cells = {name: GROUPS[arguments.group][name] for name in wanted}
     jobs = [
-        (cell, name, seed, arguments.out / arguments.group / f"{name}-s{seed}")
+        (cell, name, settings, arguments.out / arguments.group / f"{name}-{end}")
         for name, cell in cells.items()
-        for seed in seeds
+        for end, settings in runs(cell, seeds, folds).items()
     ]
     with ThreadPoolExecutor(arguments.jobs) as pool:
         folders = list(pool.map(run, jobs))
