@@ -24,6 +24,7 @@ CE = "strategy.loss=cross_entropy"
 EEG = "fne_eeg"
 BY_SUBJECT = "data.split=subject"
 SHUFFLED = "data.shuffle_labels=true"
+SITES = "data.partition.subjects_per_node=4 data.partition.mixed=true"
 
 GROUPS: dict[str, dict[str, str]] = {
     "mnist5000": {
@@ -68,7 +69,8 @@ GROUPS: dict[str, dict[str, str]] = {
         "centralised_eeg_8": "centralised_eeg model.filters=8",
         "fedavg_eeg": "fedavg_eeg",
         "fedavg_eeg_8": "fedavg_eeg model.filters=8",
-        "fedavg_sites": "fedavg_eeg data.partition.subjects_per_node=4 data.partition.mixed=true",
+        "fne_sites": f"{EEG} {SITES} strategy.subset_size=3 strategy.samples_per_node=20",
+        "fedavg_sites": f"fedavg_eeg {SITES}",
     },
     "eeg_long": {"fne_eeg_5000": f"{EEG} strategy.rounds=5000 watch.every=5"},
     "eeg_comparisons": {
@@ -95,7 +97,7 @@ GROUPS: dict[str, dict[str, str]] = {
     },
     "eeg_leak": {
         "control_trial": "eeg_leak_control",
-        "control_subject": f"eeg_leak_control {BY_SUBJECT}",
+        **{f"control_subject_{n}": f"eeg_leak_control {BY_SUBJECT} data.label_seed={n}" for n in range(5)},
         "fne_trial": f"{EEG} {SHUFFLED}",
         "fne_subject": f"{EEG} {SHUFFLED} {BY_SUBJECT}",
     },

@@ -34,7 +34,9 @@ def main() -> None:
           f"| {max(errors):.4f} | {min(errors):.4f} |".replace("%", " %"))  # fmt: skip
     first = {level: next((n["round"] for n in lines if n["accuracy_validation"] >= level), None) for level in LEVELS}
     print("\nfirst generation with validation of at least " + ", ".join(f"{k:.4g}: {v}" for k, v in first.items()))
-    print(f"test accuracy of the returned model: {summary['accuracy_test']:.2%}, majority {summary['majority_test']:.2%}")
+    print(
+        f"test accuracy of the returned model: {summary['accuracy_test']:.2%} (majority {summary['majority_test']:.2%})"
+    )
 
 
 if __name__ == "__main__":

@@ -10,8 +10,8 @@ Deviations
   dropout. The reading here takes the former from ShallowFBCSPNet and its square and logarithm around the pooling
   (`activation=elu`: an ELU before it instead); the third convolution is 5 pooled values long with an ELU; no dropout.
 - The paper's two outputs are sigmoids trained with categorical cross-entropy: see `fne.evolution.fitness`.
-- Initial values: braindecode's are Xavier's with zero biases; the paper variant keeps torch's, since a zero can never
-  be revived by multiplicative mutation.
+- Initial values: braindecode's are Xavier's with zero biases; the paper variant keeps torch's random ones, since
+  multiplicative mutation can never revive a zero (batch norm's offsets do begin at zero, and stay there with it).
 
 Between the temporal and the spatial convolution nothing is non-linear, so both are one convolution with the filters
 `W[g, c, k] = sum_f S[g, f, c] T[f, k]`, into which batch normalisation with fixed statistics folds as well. Genes stay

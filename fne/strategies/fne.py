@@ -161,7 +161,7 @@ class FNE:
     def ask(self, nodes: Sequence[str]) -> Request:
         """Return the generation for the nodes chosen to evaluate it."""
         header, genomes = Header(self.seed, self.step), self._population.genomes
-        if self._deal:  # every node takes part, with all its samples
+        if self._deal:  # every node takes part
             slices = genomes.chunk(self._groups)
             private = {node: {"population": slices[g]} for node, g in self._dealt(nodes).items()}
             options = {**self._options, "samples": self._choice.samples_per_node}
