@@ -6,11 +6,7 @@ unless another split is asked for by name.
 
 from __future__ import annotations
 
-import sys
-import tarfile
-import tempfile
 import warnings
-import zlib
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -20,8 +16,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fne.data import sources
-from fne.data.rd_format import CHANNELS, SETS, Recordings, digest, find, parse_all, read_all, unpack
-from fne.data.sources import check_dataset, locate, stratified_split
+from fne.data.rd_format import CHANNELS, SETS, Recordings, find, read_all
+from fne.data.sources import check_dataset, locate, stratified_split, with_remedies
+from fne.data.uci_archives import fetch_set
 from fne.errors import DataError, DataWarning, SettingError
 from fne.randomness import generator
 from fne.registry import Key, register
@@ -29,10 +26,6 @@ from fne.types import Dataset, Samples
 
 CLASSES = ("control", "alcoholic")
 NOT_SCALP = ("X", "Y", "nd")
-ARCHIVES = "https://archive.ics.uci.edu/ml/machine-learning-databases/eeg-mld"
-"""Where `SMNI_CMI_TRAIN.tar.gz` and `SMNI_CMI_TEST.tar.gz` are."""
-TRAIN_CONTENT = "1f7543518963559ac7b366a774866ea923e21ce48bf8411fa1083669e16cc40d"
-"""`rd_format.digest` of the 600 trials of UCI's TRAIN folder. No such figure is known for TEST."""
 _REMEDIES = (
     "set data.download=true: both archives of UCI are fetched into the cache folder",
     "unpack SMNI_CMI_TRAIN.tar.gz and SMNI_CMI_TEST.tar.gz of https://doi.org/10.24432/C5TS3D, or eeg_full.tar, "
@@ -58,7 +51,9 @@ def eeg_uci(
     ] = "subject",
     split_seed: Annotated[int, Key("seed of the split, the same for all runs that are compared", ge=0)] = 0,
     folds: Annotated[int, Key("split=subject: parts the subjects are dealt to", ge=3)] = 5,
-    fold: Annotated[int, Key("split=subject: which is the test part; the next one is validation", ge=0)] = 0,
+    fold: Annotated[
+        int | None, Key("split=subject: which is the test part, null: the first; the next one is validation", ge=0)
+    ] = None,
     validation: Annotated[
         float | None, Key("split=trial, uci: the server's own fraction; null: 0.2 (of TRAIN for uci)", gt=0, lt=1)
     ] = None,
@@ -85,11 +80,12 @@ def eeg_uci(
     never a label. A channel that does not vary is only centred. Byte-identical trials are kept once.
 
     Raises:
-        DataError: files are missing or damaged, or too few.
-        SettingError: settings that do not go together, or more folds than subjects.
+        DataError: files are missing, damaged or in another subject's folder; too few subjects.
+        SettingError: settings that do not go together, or more folds than a class has subjects.
 
     Warns:
-        DataWarning: the split has the same subjects in training and test; files or trials were left out.
+        DataWarning: the split has the same subjects in training and test; files or trials were left out; one of
+            UCI's two folders is not there.
     """
     shares = _checked(path, download, split, recordings, folds, fold, validation, test, conditions)
     folder, everything = _load(path, download)
@@ -101,9 +97,8 @@ def eeg_uci(
 
     draw = generator("eeg_uci", "split", split_seed)
     if split == "subject":
-        if folds > len(names):
-            raise SettingError("data.folds", folds, f"at most {len(names)}, the number of subjects")
-        dealt = _folds(2 * true + given, folds, draw)[groups]
+        fold = fold or 0
+        dealt = _folds(given, true, folds, draw)[groups]
         of_test, of_validation = dealt == fold, dealt == (fold + 1) % folds
         index = [_where(part) for part in (~(of_test | of_validation), of_validation, of_test)]
         how = "subject-wise (whole subjects, stratified)"
@@ -116,6 +111,8 @@ def eeg_uci(
         warnings.warn(text, DataWarning, stacklevel=2)
     if shuffle_labels:
         how += ", labels shuffled between subjects"
+    if split == standardise == "subject":
+        how += ", held-out subjects standardised by themselves"
 
     x = _prepared(kept.values, channels, detrend)
     if standardise == "train":
@@ -134,13 +131,13 @@ def eeg_uci(
         split=how,
         source=source,
         group_names=tuple(names.tolist()),
-        fold=(fold, folds) if split == "subject" else None,
+        fold=None if fold is None else (fold, folds),
     )
     return check_dataset(dataset)
 
 
 def _checked(
-    path: str | None, download: bool, split: str, recordings: str, folds: int, fold: int,
+    path: str | None, download: bool, split: str, recordings: str, folds: int, fold: int | None,
     validation: float | None, test: float | None, conditions: tuple[str, ...],
 ) -> tuple[float, float]:  # fmt: skip
     """Return the fractions of validation and test; refuse a setting that would be ignored or cannot work."""
@@ -152,13 +149,13 @@ def _checked(
     if split == "uci" and recordings != "all":
         raise SettingError("data.recordings", recordings, "all with data.split=uci, which takes both folders")
     if split == "subject":
-        if fold >= folds:
+        if fold is not None and fold >= folds:
             raise SettingError("data.fold", fold, f"below data.folds = {folds}")
         for key, value in (("validation", validation), ("test", test)):
             if value is not None:
                 raise SettingError(f"data.{key}", value, "null with data.split=subject, where data.folds decides")
-    elif fold:
-        raise SettingError("data.fold", fold, f"0 with data.split={split}, which has no folds")
+    elif fold is not None:
+        raise SettingError("data.fold", fold, f"null with data.split={split}, which has no folds")
     elif split == "uci" and test is not None:
         raise SettingError("data.test", test, "null with data.split=uci, where the TEST folder is the test part")
     elif split == "trial" and sum(shares) >= 1:
@@ -179,33 +176,12 @@ def _load(path: str | None, download: bool) -> tuple[Path, Recordings]:
     if download and (not files or folder == own):
         for name in SETS.values():
             if not (own / name).exists():
-                _fetch(name, own)
+                fetch_set(name, own)
         folder, files = own, find(own)
     if not files:
-        ways = "".join(f"\n  {number}. {remedy}" for number, remedy in enumerate(_REMEDIES, 1))
-        raise DataError(f"{folder}: no recordings such as co2a0000364/co2a0000364.rd.000.gz. Ways to get them:{ways}")
+        text = f"{folder}: no recordings such as co2a0000364/co2a0000364.rd.000.gz"
+        raise DataError(with_remedies(text, _REMEDIES))
     return folder, read_all(folder, files)
-
-
-def _fetch(name: str, folder: Path) -> None:
-    """Fetch UCI's archive of a set to `folder/name`, whole and read once, or not at all."""
-    url = f"{ARCHIVES}/{name}.tar.gz"
-    print(f"eeg_uci: fetching {url}", file=sys.stderr)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder, prefix=".") as scratch:
-            fresh = Path(scratch) / name
-            with sources.download(url, Path(scratch)).open("rb") as archive:
-                unpack(archive, fresh)
-            content = digest(parse_all(fresh, find(fresh)))
-            if name == SETS["train"] and content != TRAIN_CONTENT:
-                raise DataError(
-                    f"{url}: not the {name} that is known: the digest of its trials is {content}, expected was "
-                    f"{TRAIN_CONTENT}; nothing was kept. Get the files some other way and set data.path"
-                )
-            fresh.rename(folder / name)
-    except (OSError, EOFError, tarfile.TarError, zlib.error) as error:
-        raise DataError(f"{url}: cannot be unpacked into {folder} ({error}); try again") from error
 
 
 def _selected(
@@ -234,6 +210,11 @@ def _selected(
     ]
     if len(first) < len(index):
         notes.append(f"{len(index) - len(first)} trials that repeat another one byte for byte were left out")
+    there = [name for name in SETS if (everything.origin == name).any()]
+    if recordings == "all" and len(there) == 1:
+        (other,) = set(SETS) - set(there)
+        meant = f"data.recordings={there[0]} says that this is meant"
+        notes.append(f"only {SETS[there[0]]} is there, no recording of {SETS[other]} was found; {meant}")
     if notes:
         warnings.warn(f"eeg_uci: {'; '.join(notes)}", DataWarning, stacklevel=3)
     if len(first) == len(everything):
@@ -248,13 +229,30 @@ def _shuffled(true: Tensor, seed: int) -> Tensor:
     given = true.clone()
     for label in (0, 1):
         members = _where(true == label)
+        if len(members) < 2:
+            raise SettingError("data.shuffle_labels", True, f"false with fewer than two {CLASSES[label]} subjects")
         picked = torch.randperm(len(members), generator=draw)[: len(members) // 2]
         given[members[picked]] = 1 - label
     return given
 
 
-def _folds(strata: Tensor, folds: int, draw: torch.Generator) -> Tensor:
-    """Return each subject's fold `[subjects]`: strata are dealt out in turn, so that folds differ by one at most."""
+def _folds(given: Tensor, true: Tensor, folds: int, draw: torch.Generator) -> Tensor:
+    """Return each subject's fold `[subjects]`; all are `[subjects]`.
+
+    Subjects are dealt out in turn, sorted by given label and then by true one. So folds differ by one subject at
+    most in each given label, and in each pair of labels, and every fold has both given labels.
+    """
+    counts = torch.bincount(given, minlength=len(CLASSES)).tolist()
+    if min(counts) < 3:
+        there = " and ".join(f"{count} labelled {name}" for count, name in zip(counts, CLASSES, strict=True))
+        raise DataError(
+            f"eeg_uci: the trials are of {len(given)} subjects, {there}. data.split=subject needs 3 of each at least, "
+            "for training, validation and test: get recordings of more subjects, or set data.split=trial"
+        )
+    if folds > min(counts):
+        allowed = f"at most {min(counts)}, the subjects of the smaller class: every fold needs both"
+        raise SettingError("data.folds", folds, allowed)
+    strata = 2 * given + true
     order = torch.randperm(len(strata), generator=draw)
     order = order[strata[order].argsort(stable=True)]
     dealt = torch.empty_like(order)

@@ -73,7 +73,8 @@ def mnist(
         if path is not None:
             raise SettingError("data.path", path, "null with the small edition; set data.edition=full to use files")
         if download:
-            raise SettingError("data.download", True, "false with the small edition, which needs no download")
+            allowed = "false with the small edition, which needs none; data.edition=full (or auto) has files to fetch"
+            raise SettingError("data.download", True, allowed)
     elif path is not None and download:
         raise SettingError("data.download", True, "false beside data.path: downloads go to the cache folder")
     draw = generator("mnist", "split", split_seed)

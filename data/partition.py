@@ -222,14 +222,17 @@ def subject(
     nodes: int | None,
     generator: torch.Generator,
     *,
-    subjects_per_node: Annotated[int, Key("subjects that share a node; the last node may have fewer", ge=1)] = 1,
+    subjects_per_node: Annotated[
+        int, Key("subjects that share a node; the last may have fewer, with mixed nodes differ by one at most", ge=1)
+    ] = 1,
     mixed: Annotated[
         bool, Key("subjects of different labels share a node, as patients and controls of one hospital do")
     ] = False,
 ) -> list[Tensor]:
     """Give every node the samples of its own subjects, as they lie at different sites.
 
-    `mixed` deals the subjects of each label (of several: the one that they have most often) in turn to the nodes.
+    `mixed` deals the subjects of each label (of several: the one that they have most often) in turn to the nodes,
+    which then differ by one subject at most: of ten subjects, four a node, nodes have 4, 3 and 3.
     """
     if samples.groups is None:
         raise SettingError("data.partition", "subject", "another one: these data name no subjects")
@@ -310,6 +313,4 @@ def _fill_nodes(random: np.random.Generator, alpha: float, nodes: int, sizes: Co
 
 def _subject_name(dataset: Dataset, part: Tensor) -> str:
     assert dataset.train.groups is not None
-    numbers = np.unique(dataset.train.groups[part].numpy()).tolist()
-    names = dataset.group_names
-    return "+".join(names[n] if 0 <= n < len(names) else f"subject-{n:03d}" for n in numbers)
+    return "+".join(map(dataset.group_name, np.unique(dataset.train.groups[part].numpy()).tolist()))

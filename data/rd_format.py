@@ -22,13 +22,12 @@ import math
 import os
 import re
 import sys
-import tarfile
 import warnings
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,9 +48,10 @@ SETS = {"train": "SMNI_CMI_TRAIN", "test": "SMNI_CMI_TEST"}
 
 SUBJECT = r"co\d[ac]\d{7}"
 FILE_NAME = re.compile(rf"({SUBJECT})\.rd\.\d{{3}}(\.gz)?")
+_FIRST_LINE = re.compile(rf"#\s*({SUBJECT})\.rd\b")
 _TRIAL = re.compile(r"(.*?)\s*,\s*trial\s+(\d+)\s*")
 _HEADER_LINES = 4
-_VERSION = 1
+_VERSION = 2
 """Of what `_keep` writes; to be raised when the same files would be read differently."""
 _AGAIN = "fetch or unpack it again"
 Values = NDArray[np.float32]
@@ -91,10 +91,16 @@ class Recordings:
 
 # ------------------------------------------------------------------------------------------------ folders
 def find(folder: Path) -> list[Path]:
-    """Return all recordings below `folder`, sorted: files named as they must be, in a folder named as a subject."""
-    found = []
+    """Return all recordings below `folder`, sorted: files named as they must be, in a folder named as a subject.
+
+    Links to folders are followed, but what is below a folder is looked at once: links may go in a circle.
+    """
+    found, seen = [], set[str]()
     for place, below, names in os.walk(folder, followlinks=True):
-        below[:] = [name for name in below if not name.startswith(".")]  # a download that goes on
+        real = os.path.realpath(place)
+        hidden = [name for name in below if name.startswith(".")]  # a download that goes on
+        below[:] = [] if real in seen else sorted(set(below).difference(hidden))
+        seen.add(real)
         if re.fullmatch(SUBJECT, Path(place).name):
             found += [Path(place) / name for name in names if FILE_NAME.fullmatch(name)]
     return sorted(found)
@@ -104,9 +110,9 @@ def read_all(folder: Path, files: Sequence[Path]) -> Recordings:
     """Return the recordings `files` below `folder`: from the cache if none has changed since they were parsed.
 
     Raises:
-        DataError: one is damaged, or has another length than the others.
+        DataError: one is damaged, not there, in another subject's folder, or has another length than the others.
     """
-    stats = [(str(file.relative_to(folder)), file.stat()) for file in files]
+    stats = [(str(file.relative_to(folder)), _stat(file)) for file in files]
     stamp = json.dumps([_VERSION, [[name, stat.st_size, stat.st_mtime_ns] for name, stat in stats]])
     place = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16]
     kept = sources.cache_folder() / "eeg_uci" / f"parsed-{place}.npz"  # one a folder, so that old ones do not pile up
@@ -116,6 +122,14 @@ def read_all(folder: Path, files: Sequence[Path]) -> Recordings:
         recordings = parse_all(folder, files)
         _keep(kept, stamp, recordings)
     return recordings
+
+
+def _stat(file: Path) -> os.stat_result:
+    try:
+        return file.stat()
+    except OSError as error:
+        what = "a link to a file that is not there" if file.is_symlink() else f"cannot be read ({error})"
+        _refuse(file, f"{what}; with git-annex or DataLad get the content first (datalad get), else {_AGAIN}")
 
 
 def _kept(path: Path, stamp: str) -> Recordings | None:
@@ -143,26 +157,6 @@ def _keep(path: Path, stamp: str, recordings: Recordings) -> None:
             return  # another process was faster
         text = f"eeg_uci: the parsed files cannot be kept ({error}), so each start parses them again"
         warnings.warn(text, DataWarning, stacklevel=5)  # at the call of the loader
-
-
-def unpack(archive: BinaryIO, folder: Path) -> None:
-    """Write the recordings in a .tar.gz, or in such archives within, to `folder/SUBJECT/FILE`; all else is ignored.
-
-    Raises:
-        tarfile.TarError, OSError, EOFError, zlib.error: it is damaged, or cannot be written.
-    """
-    with tarfile.open(fileobj=archive, mode="r:gz") as members:
-        for member in members:
-            if not member.isfile():
-                continue
-            content = members.extractfile(member)
-            assert content is not None
-            name = member.name.rsplit("/", 1)[-1]  # never a path from inside the archive
-            if match := FILE_NAME.fullmatch(name):
-                (folder / match[1]).mkdir(parents=True, exist_ok=True)
-                (folder / match[1] / name).write_bytes(content.read())
-            elif re.fullmatch(rf"{SUBJECT}\.tar\.gz", name):
-                unpack(io.BytesIO(content.read()), folder)
 
 
 def parse_all(folder: Path, files: Sequence[Path]) -> Recordings:
@@ -226,9 +220,11 @@ def parse(path: Path) -> Trial | None:
     """Read one file; `None` where it holds no values at all.
 
     Raises:
-        DataError: the file is damaged, cut off, or not of this format; names file, line or channel.
+        DataError: the file is damaged, cut off, not of this format, or of another subject than its folder; names
+            file, line or channel.
     """
     text = _text(path)
+    _check_subject(path, text)
     _, *parts = text.split("#")
     blocks = parts[_HEADER_LINES:]
     if not text.strip() or (parts and not blocks and _begins_well(parts)):
@@ -262,6 +258,15 @@ def parse(path: Path) -> Trial | None:
             what = f"channel {name!r} has {len(column)} samples, {CHANNELS[0]} has {length}"
             _refuse(path, f"{what}: cut off? {_AGAIN}")
     return Trial(int(number), condition, np.array([found[name] for name in CHANNELS], np.float32))
+
+
+def _check_subject(path: Path, text: str) -> None:
+    """Refuse a file that belongs to another subject: the folder's name decides about the label."""
+    owner = path.parent.name
+    for match, where in ((FILE_NAME.match(path.name), "its name"), (_FIRST_LINE.match(text), "its first line")):
+        if match and match[1] != owner:
+            what = f"in the folder of {owner}, but by {where} a recording of {match[1]}"
+            _refuse(path, f"{what}; move it to its own folder, or {_AGAIN}")
 
 
 def _text(path: Path) -> str:

@@ -62,8 +62,13 @@ def locate(what: str, names: Sequence[str], path: str | None, remedies: Sequence
                 return root / name
             if root.exists() or path is None:
                 looked.append(f"{root / name} ({origin})")
-    lines = [f"{what}: not found. Looked for", *(f"  {place}" for place in looked), "Ways to get it:"]
-    raise DataError("\n".join([*lines, *(f"  {n}. {remedy}" for n, remedy in enumerate(remedies, 1))]))
+    lines = [f"{what}: not found. Looked for", *(f"  {place}" for place in looked)]
+    raise DataError(with_remedies("\n".join(lines), remedies))
+
+
+def with_remedies(text: str, remedies: Sequence[str]) -> str:
+    """Return the text of an error, then the ways to get the data, each on a line of its own."""
+    return "\n".join([text, "Ways to get it:", *(f"  {n}. {remedy}" for n, remedy in enumerate(remedies, 1))])
 
 
 def fetch(name: str, folder: str) -> None:

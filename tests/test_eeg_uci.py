@@ -12,21 +12,26 @@ import threading
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import numpy as np
 import pytest
 import scipy.signal
 import torch
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from fne.data.eeg_uci import CLASSES, NOT_SCALP, TRAIN_CONTENT, eeg_uci
-from fne.data.rd_format import CHANNELS, CONDITIONS, digest, find, parse, parse_all, read_all
+from fne.data.eeg_uci import CLASSES, NOT_SCALP, _folds, eeg_uci
+from fne.data.rd_format import CHANNELS, CONDITIONS, SETS, digest, find, parse, parse_all, read_all
 from fne.data.sources import download
+from fne.data.uci_archives import FILE_LIMIT, SUBJECT_LIMIT, TRAIN_CONTENT, fetch_set
 from fne.errors import DataError, DataWarning, SettingError
+from fne.randomness import generator
 from fne.registry import catalogue, declared, load
 from fne.types import Dataset, Samples
 
@@ -193,7 +198,55 @@ def test_a_packed_file_that_is_cut_off(tmp_path: Path, cut: int) -> None:
         parse(path)
 
 
+@pytest.mark.parametrize(
+    ("folder", "named", "first_line", "where"),
+    [
+        (SUBJECTS[10], SUBJECT, SUBJECT, "its name"),
+        (SUBJECTS[10], SUBJECT, SUBJECTS[10], "its name"),
+        (SUBJECT, SUBJECT, SUBJECTS[10], "its first line"),
+    ],
+)
+@pytest.mark.parametrize("content", [GOOD, GOOD.replace("S1 obj ", "S1 obj err"), GOOD[: GOOD.index("# FP1")]])
+def test_a_file_of_another_subject_is_refused(
+    tmp_path: Path, cache: Path, content: str, folder: str, named: str, first_line: str, where: str
+) -> None:
+    """Whether it has values, is marked err or is empty: a label would come from the wrong folder."""
+    fill(tmp_path, SUBJECTS, 1)
+    path = tmp_path / folder / f"{named}.rd.007"
+    path.write_text(content.replace(SUBJECT, first_line))
+    other = named if where == "its name" else first_line
+    with pytest.raises(DataError) as caught:
+        eeg_uci(seed=0, path=str(tmp_path))
+    message = f"{path}: in the folder of {folder}, but by {where} a recording of {other}; move it to its own folder"
+    assert str(caught.value).startswith(message)
+
+
 # ------------------------------------------------------------------------------------------------ folders
+def test_links_are_followed_and_may_go_in_circles(tmp_path: Path) -> None:
+    fill(tmp_path / "elsewhere", SUBJECTS[:2], 2)
+    there = tmp_path / "here" / "set"
+    there.mkdir(parents=True)
+    for subject in SUBJECTS[:2]:
+        (there / subject).symlink_to(tmp_path / "elsewhere" / subject, target_is_directory=True)
+    wanted = [there / subject / f"{subject}.rd.{number:03d}" for subject in SUBJECTS[:2] for number in range(2)]
+    for number in range(30):  # without a memory, the number of paths would be without a bound
+        (there / f"circle-{number}").symlink_to(tmp_path / "here", target_is_directory=True)
+        (tmp_path / "elsewhere" / SUBJECT / f"circle-{number}").symlink_to(there, target_is_directory=True)
+    assert find(tmp_path / "here") == wanted
+
+
+def test_a_link_to_a_file_that_is_not_there(tmp_path: Path, cache: Path) -> None:
+    fill(tmp_path, SUBJECTS, 1)
+    path = tmp_path / SUBJECT / f"{SUBJECT}.rd.001.gz"
+    path.symlink_to(tmp_path / ".git" / "annex" / "objects" / "x")
+    with pytest.raises(DataError) as caught:
+        eeg_uci(seed=0, path=str(tmp_path))
+    assert str(caught.value) == (
+        f"{path}: a link to a file that is not there; with git-annex or DataLad get the content first (datalad get), "
+        "else fetch or unpack it again"
+    )
+
+
 def test_only_files_named_as_recordings_in_folders_named_as_subjects_count(tmp_path: Path) -> None:
     deep = tmp_path / "a" / "b"
     wanted = [write(deep, GOOD, number=number, packed=number > 0) for number in range(2)]
@@ -212,7 +265,7 @@ def test_failed_trials_and_empty_files_are_left_out_with_one_warning(tmp_path: P
         content = text(draw(number), subject=subject, condition="S2 match err")
         write(tmp_path / "set", content, subject=subject, number=number)
     write(tmp_path / "set", "", subject=subject, number=7, packed=True)
-    write(tmp_path / "set", "\n".join(GOOD.splitlines()[:4]), subject=subject, number=8)
+    write(tmp_path / "set", GOOD[: GOOD.index("# FP1")].replace(SUBJECT, subject), subject=subject, number=8)
     for _ in ("parsed", "from the cache"):
         with pytest.warns(DataWarning) as caught:
             data = eeg_uci(seed=0, path=str(tmp_path / "set"))
@@ -229,6 +282,19 @@ def test_trials_of_another_length_are_refused(tmp_path: Path, cache: Path) -> No
     odd = write(tmp_path, text(draw(0, length=LENGTH + 1)), number=4)
     with pytest.raises(DataError, match=rf"{odd}: 9 samples a channel, {SUBJECT}/{SUBJECT}.rd.003 has 8"):
         eeg_uci(seed=0, path=str(tmp_path))
+
+
+@pytest.mark.parametrize("there", ["train", "test"])
+def test_one_set_alone_warns_once_unless_asked_for(tmp_path: Path, cache: Path, there: Any) -> None:
+    fill(tmp_path / SETS[there], SUBJECTS, 1)
+    (other,) = {"train", "test"} - {there}
+    with pytest.warns(DataWarning) as caught:
+        eeg_uci(seed=0, path=str(tmp_path))
+    assert [str(one.message) for one in caught] == [
+        f"eeg_uci: only {SETS[there]} is there, no recording of {SETS[other]} was found; "
+        f"data.recordings={there} says that this is meant"
+    ]
+    eeg_uci(seed=0, path=str(tmp_path), recordings=there)
 
 
 def test_equal_trials_are_kept_once_the_one_of_train(tmp_path: Path, cache: Path) -> None:
@@ -264,23 +330,86 @@ def test_a_folder_without_recordings_says_how_to_get_them(tmp_path: Path, cache:
 
 
 # ------------------------------------------------------------------------------------------------ subject-wise
-@pytest.mark.parametrize("folds", [3, 5, 7])
+@pytest.mark.parametrize("folds", range(3, 11))
 @pytest.mark.parametrize("shuffled", [False, True])
 def test_folds_test_every_subject_once_and_never_mix_them(small: str, folds: int, shuffled: bool) -> None:
     tested: list[str] = []
     validated: list[set[str]] = []
     for fold in range(folds):
-        data = made(small, fold=fold, folds=folds, shuffle_labels=shuffled)
+        data = made(small, fold=fold, folds=folds, shuffle_labels=shuffled, label_seed=folds, standardise="none")
         assert data.fold == (fold, folds)
         held = [set(names(data, part)) for part in parts(data)]
         assert sum(map(len, held)) == len(held[0] | held[1] | held[2]) == 20
-        assert max(map(len, held[1:])) - min(map(len, held[1:])) <= 1
+        assert all(set(part.y.tolist()) == {0, 1} for part in parts(data)), "both given labels everywhere"
         tested += held[2]
-        letters = Counter(name[3] for name in held[2])
-        assert abs(letters["a"] - letters["c"]) <= (2 if shuffled else 1)
         assert not validated or validated[-1] == held[2], "the next fold is validation"
         validated.append(held[1])
     assert sorted(tested) == sorted(set.union(*validated)) == SUBJECTS
+
+
+@hypothesis.settings(max_examples=200, deadline=None)
+@hypothesis.given(
+    pairs=st.lists(st.tuples(st.integers(0, 1), st.integers(0, 1)), min_size=1, max_size=60),
+    folds=st.integers(3, 30),
+    seed=st.integers(0, 2**40),
+)
+def test_folds_have_both_given_labels_or_are_refused(pairs: list[tuple[int, int]], folds: int, seed: int) -> None:
+    given, true = torch.tensor(pairs).T
+    few = min(int((given == label).sum()) for label in (0, 1))
+    if folds > few or few < 3:
+        with pytest.raises((DataError, SettingError), match=f"at most {few}," if few >= 3 else f"are of {len(pairs)} "):
+            _folds(given, true, folds, generator(seed))
+        return
+    dealt = _folds(given, true, folds, generator(seed))
+    for kind in (torch.zeros_like(true), given, 2 * given + true):
+        for value in set(kind.tolist()):
+            counts = torch.bincount(dealt[kind == value], minlength=folds)
+            assert counts.max() - counts.min() <= 1
+    assert all(set(given[dealt == fold].tolist()) == {0, 1} for fold in range(folds))
+
+
+PLAIN = [0, 1, 2, 3, 2, 4, 3, 4, 0, 1, 2, 0, 4, 4, 1, 3, 2, 3, 0, 1]
+SHUFFLED = [3, 0, 4, 3, 1, 1, 2, 4, 0, 2, 2, 2, 4, 1, 1, 4, 3, 0, 0, 3]
+
+
+def test_five_folds_of_the_twenty_subjects_stay_what_they_are() -> None:
+    """Figures that were published rest on them. By hand from the two draws: sorted by label, then dealt in turn."""
+    true = torch.tensor([1] * 10 + [0] * 10)
+    assert _folds(true, true, 5, generator("eeg_uci", "split", 0)).tolist() == PLAIN
+    given = torch.tensor([1, 0] * 10)
+    assert _folds(given, true, 5, generator("eeg_uci", "split", 0)).tolist() == SHUFFLED
+
+
+def test_no_fold_is_the_first_fold(small: str) -> None:
+    one, other = made(small), made(small, fold=0)
+    assert (one.fold, one.split) == (other.fold, other.split) == ((0, 5), "subject-wise (whole subjects, stratified)")
+    assert torch.equal(one.test.x, other.test.x)
+    assert made(small, split="trial").fold is None
+
+
+@pytest.mark.parametrize(
+    ("subjects", "there"),
+    [
+        (SUBJECTS[:1], "1 subjects, 0 labelled control and 1 labelled alcoholic"),
+        (SUBJECTS[:2], "2 subjects, 0 labelled control and 2 labelled alcoholic"),
+        (SUBJECTS[:8], "8 subjects, 0 labelled control and 8 labelled alcoholic"),
+        (SUBJECTS[8:14], "6 subjects, 4 labelled control and 2 labelled alcoholic"),
+    ],
+)
+def test_too_few_subjects(tmp_path: Path, cache: Path, subjects: list[str], there: str) -> None:
+    fill(tmp_path, subjects, 6)
+    with pytest.raises(DataError) as caught:
+        eeg_uci(seed=0, path=str(tmp_path))
+    assert str(caught.value) == (
+        f"eeg_uci: the trials are of {there}. data.split=subject needs 3 of each at least, for training, validation "
+        "and test: get recordings of more subjects, or set data.split=trial"
+    )
+
+
+def test_shuffling_needs_two_subjects_of_a_class(tmp_path: Path, cache: Path) -> None:
+    fill(tmp_path, SUBJECTS[9:13], 6)
+    with pytest.raises(SettingError, match=r"data.shuffle_labels = true: must be false with fewer than two alcoholic"):
+        eeg_uci(seed=0, path=str(tmp_path), split="trial", shuffle_labels=True)
 
 
 def test_five_folds_of_twenty_subjects_are_balanced_exactly(small: str) -> None:
@@ -352,6 +481,11 @@ def test_uci_folders_keep_test_apart(small: str) -> None:
             {"shuffle_labels": True},
             "subject-wise (whole subjects, stratified), labels shuffled between subjects",
         ),
+        (
+            {"standardise": "subject"},
+            "subject-wise (whole subjects, stratified), held-out subjects standardised by themselves",
+        ),
+        ({"split": "trial", "standardise": "subject"}, "trial-wise (60/20/20 within subjects, random)"),
         ({"split": "trial"}, "trial-wise (60/20/20 within subjects, random)"),
         ({"split": "trial", "test": 0.125}, "trial-wise (67.5/20/12.5 within subjects, random)"),
         ({"split": "uci"}, "UCI folders (TRAIN, TEST; the same subjects, 20 % of TRAIN for validation)"),
@@ -416,13 +550,31 @@ def test_standardising_by_subject(small: str, split: str) -> None:
 def test_a_channel_that_does_not_vary_is_only_centred(tmp_path: Path, cache: Path) -> None:
     for number, subject in enumerate(SUBJECTS[:3] + SUBJECTS[10:13]):
         values = draw(number)
-        values[0], values[1] = 0, 5.1  # 5.1 has no exact float: its variance comes out as rounding error
+        values[0], values[1] = 0, 5.1
         write(tmp_path, text(values, subject=subject), subject=subject)
     for how in ("train", "subject"):
         data = made(str(tmp_path), folds=3, standardise=how)
         for part in parts(data):
             assert part.x[:, :2].abs().max() < 1e-6
             assert part.x[:, 2:].abs().max() < 10
+
+
+def test_channels_that_vary_in_held_out_subjects_only(tmp_path: Path, cache: Path) -> None:
+    """Their deviation in training is zero or rounding error, by which nothing may be divided: only centred."""
+    length = 255  # squares of float32 have 48 bits; the sum of these 510 does not fit the 53 of float64
+    level = np.arange(100, 104, 0.1)[:, None]  # 40 of them, as it depends on the number what rounding leaves
+    drawn = {subject: draw(number, length) for number, subject in enumerate(SUBJECTS[:3] + SUBJECTS[10:13])}
+    for subject, values in drawn.items():
+        values[:40] = level
+        write(tmp_path, text(values, subject=subject), subject=subject)
+    before = made(str(tmp_path), folds=3)
+    for subject in set(names(before, before.test)):
+        drawn[subject][:40] += np.arange(length)
+        write(tmp_path, text(drawn[subject], subject=subject), subject=subject)
+    data = made(str(tmp_path), folds=3)
+    assert names(data, data.test) == names(before, before.test)
+    assert data.train.x[:, :40].abs().max() < 1e-4
+    np.testing.assert_allclose(data.test.x[:, :40], np.tile(np.arange(length), (2, 40, 1)), atol=1e-3)
 
 
 def test_scalp_channels(small: str) -> None:
@@ -442,10 +594,15 @@ def test_detrending_agrees_with_scipy(small: str, kind: str) -> None:
     ("settings", "message"),
     [
         ({"fold": 5}, "data.fold = 5: must be below data.folds = 5"),
-        ({"folds": 21}, "data.folds = 21: must be at most 20, the number of subjects"),
+        (
+            {"folds": 11},
+            "data.folds = 11: must be at most 10, the subjects of the smaller class: every fold needs both",
+        ),
+        ({"folds": 20, "shuffle_labels": True}, "data.folds = 20: must be at most 10, the subjects of the smaller"),
         ({"validation": 0.1}, "data.validation = 0.1: must be null with data.split=subject"),
         ({"test": 0.1}, "data.test = 0.1: must be null with data.split=subject"),
-        ({"split": "trial", "fold": 1}, "data.fold = 1: must be 0 with data.split=trial"),
+        ({"split": "trial", "fold": 1}, "data.fold = 1: must be null with data.split=trial, which has no folds"),
+        ({"split": "uci", "fold": 0}, "data.fold = 0: must be null with data.split=uci, which has no folds"),
         ({"split": "trial", "validation": 0.9}, "data.validation = 0.9: must be below 0.8"),
         ({"split": "uci", "test": 0.1}, "data.test = 0.1: must be null with data.split=uci"),
         ({"split": "uci", "recordings": "train"}, "data.recordings = 'train': must be all with data.split=uci"),
@@ -526,15 +683,23 @@ def test_a_cache_that_cannot_be_written_only_warns(small: str, tmp_path: Path, c
 
 # ------------------------------------------------------------------------------------------------ download
 @pytest.fixture
-def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, Path]]:
-    """Address of a server on this host, and the folder it serves."""
+def server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Iterator[tuple[str, Path]]:
+    """Address of a server on this host, and the folder it serves; with a parameter, to so many clients at once."""
     folder = tmp_path / "served"
+    both = threading.Barrier(request.param, timeout=60) if hasattr(request, "param") else None
     folder.mkdir()
     monkeypatch.setenv("no_proxy", "127.0.0.1")
 
     class Handler(SimpleHTTPRequestHandler):
         def log_message(self, *args: Any) -> None:
             pass
+
+        def do_GET(self) -> None:
+            if both is not None:
+                both.wait()
+            super().do_GET()
 
         def end_headers(self) -> None:
             if "cut" in self.path:  # promise more than there is
@@ -547,7 +712,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[st
     with ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=str(folder))) as http:
         thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
-        monkeypatch.setattr("fne.data.eeg_uci.ARCHIVES", f"http://127.0.0.1:{http.server_port}")
+        monkeypatch.setattr("fne.data.uci_archives.ARCHIVES", f"http://127.0.0.1:{http.server_port}")
         yield f"http://127.0.0.1:{http.server_port}", folder
         http.shutdown()
         thread.join(10)
@@ -617,7 +782,7 @@ def test_missing_sets_are_fetched_into_the_cache(
         eeg_uci(seed=0, download=True)
     assert list((cache / "eeg_uci").iterdir()) == []
 
-    monkeypatch.setattr("fne.data.eeg_uci.TRAIN_CONTENT", right)
+    monkeypatch.setattr("fne.data.uci_archives.TRAIN_CONTENT", right)
     fetched, given = eeg_uci(seed=0, download=True), eeg_uci(seed=0, path=small)
     assert torch.equal(fetched.train.x, given.train.x)
     assert find(cache) == [cache / "eeg_uci" / path.relative_to(small) for path in find(Path(small))]
@@ -633,9 +798,76 @@ def test_missing_sets_are_fetched_into_the_cache(
 
 
 @pytest.mark.network
-def test_a_download_that_is_no_archive(server: tuple[str, Path], cache: Path) -> None:
-    (server[1] / "SMNI_CMI_TRAIN.tar.gz").write_bytes(b"<html>sorry</html>")
-    with pytest.raises(DataError, match=r"SMNI_CMI_TRAIN.tar.gz: cannot be unpacked"):
+@pytest.mark.parametrize("server", [2], indirect=True)
+def test_two_downloads_at_once(small: str, server: tuple[str, Path], cache: Path) -> None:
+    """Both are served at the same time and unpack; the slower one takes what the faster one has put there."""
+    pack(Path(small) / SETS["test"], server[1] / f"{SETS['test']}.tar.gz", nested=False)
+    with ThreadPoolExecutor(2) as pool:
+        for done in [pool.submit(fetch_set, SETS["test"], cache / "eeg_uci") for _ in range(2)]:
+            done.result(60)
+    assert [path.name for path in (cache / "eeg_uci").iterdir()] == [SETS["test"]]
+    assert len(find(cache)) == len(find(Path(small) / SETS["test"]))
+
+
+def member(name: str, content: bytes) -> tuple[tarfile.TarInfo, io.BytesIO]:
+    info = tarfile.TarInfo(name)
+    info.size = len(content)
+    return info, io.BytesIO(content)
+
+
+def archive(*members: tuple[tarfile.TarInfo, io.BytesIO]) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz", compresslevel=1) as file:
+        for info, content in members:
+            file.addfile(info, content)
+    return buffer.getvalue()
+
+
+def header_alone(name: str, size: int) -> bytes:
+    """Return an archive that promises `size` bytes and ends."""
+    info = tarfile.TarInfo(name)
+    info.size = size
+    return gzip.compress(info.tobuf())
+
+
+def long_names(number: int) -> bytes:
+    """Return an archive of nothing but announcements of a long name."""
+    info = tarfile.TarInfo("././@LongLink")
+    info.type, info.size = tarfile.GNUTYPE_LONGNAME, 1
+    return gzip.compress((info.tobuf(tarfile.GNU_FORMAT) + b"x".ljust(512, b"\0")) * number)
+
+
+NESTED = f"{SUBJECT}.tar.gz"
+FILE = f"{SUBJECT}.rd.000"
+
+
+@pytest.mark.network
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"<html>sorry</html>", "cannot be unpacked into"),
+        (header_alone(FILE, FILE_LIMIT + 1), f"gz: {FILE} has 16777217 bytes, at most 16777216 are read; nothing was"),
+        (header_alone(FILE, FILE_LIMIT), "cannot be unpacked into"),
+        (
+            header_alone(NESTED, SUBJECT_LIMIT + 1),
+            f"gz: {NESTED} has 268435457 bytes, at most 268435456 are read; nothing",
+        ),
+        (
+            archive(member(NESTED, header_alone(FILE, FILE_LIMIT + 1))),
+            f"gz, {NESTED} in it: {FILE} has 16777217 bytes",
+        ),
+        (
+            archive(member(NESTED, archive(member(NESTED, archive(member(FILE, GOOD.encode())))))),
+            f"gz, {NESTED} in it: {NESTED} is an archive in an archive in an archive; nothing was kept",
+        ),
+        (long_names(3000), "cannot be unpacked into"),
+    ],
+)
+def test_a_download_that_is_no_archive_of_recordings(
+    server: tuple[str, Path], cache: Path, content: bytes, message: str
+) -> None:
+    (server[1] / "SMNI_CMI_TRAIN.tar.gz").write_bytes(content)
+    with pytest.raises(DataError, match=rf"SMNI_CMI_TRAIN.tar.{message if message[:2] == 'gz' else 'gz: ' + message}"):
         eeg_uci(seed=0, download=True)
     assert list((cache / "eeg_uci").iterdir()) == []
 

@@ -319,6 +319,11 @@ def test_mixed_hospitals() -> None:
     )
     assert again == list(nodes)
     assert other != again != plain
+    ten = data.train.take(torch.arange(300))
+    function = load("partition", "subject")
+    for mixed, sizes in ((True, [120, 90, 90]), (False, [120, 120, 60])):
+        hands = function(ten, None, generator(0), subjects_per_node=4, mixed=mixed)
+        assert [len(part) for part in hands] == sizes
     one_each = dealt(data, "subject", None, subjects_per_node=1, mixed=True)
     assert one_each == dealt(data, "subject", None)
 
