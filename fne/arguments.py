@@ -40,15 +40,15 @@ def _numbers(option: str, text: str) -> list[int]:
         raise FneError(f"{option} {text!r}: write numbers such as 0-4 or 0,3,7") from None
     if not numbers:
         raise FneError(f"{option} {text!r}: no number in it; write the smaller one first, such as 0-4")
+    if len(set(numbers)) < len(numbers):
+        raise FneError(f"{option} {text!r}: a number is there twice; name each run once")
     return numbers
 
 
 def check_folds(configs: Sequence[Config]) -> None:
     """Raise `SettingError` where a run of `--folds` has no such fold: before the first run, not after some."""
     for settings in (config.data.settings for config in configs):
-        split, fold, folds = settings.get("split", "subject"), settings["fold"], settings.get("folds")
-        if split != "subject":
-            raise SettingError("data.split", split, "subject with --folds: other splits have no folds")
+        fold, folds = settings["fold"], settings.get("folds")
         if isinstance(folds, int) and fold >= folds:
             raise SettingError("data.fold", fold, f"below data.folds = {folds}")
 

@@ -97,6 +97,8 @@ def build(config: Config) -> Experiment:
         raise SettingError(
             "evaluation.batch_norm", policy, f"identity: model {config.model.name!r} has no batch normalisation"
         )
+    if policy != "identity":  # too little data for it: before there is a folder
+        evaluator.statistics(evaluator.layout.flatten(module), validation.x)
 
     def evaluate(
         population: torch.Tensor, *, loss: str, buffers: Tensors | None = None, split: str = "validation"

@@ -66,8 +66,7 @@ def choose(
 
 def folder_name(config: Config) -> str:
     """Return `NAME-sSEED`, of a fold of subjects `NAME-sSEED-fFOLD`: so that folds have folders of their own."""
-    settings = config.data.settings
-    fold = settings.get("fold") if settings.get("split", "subject") == "subject" else None
+    fold = config.data.settings.get("fold")
     return f"{config.name}-s{config.seed}" + (f"-f{fold}" if fold is not None else "")
 
 
@@ -121,6 +120,16 @@ def check_unused(folder: Path) -> None:
 def identity_of(config: Config) -> dict[str, Any]:
     """Return what decides a run's bits: everything but its name and what is watched."""
     return {key: value for key, value in config.to_dict().items() if key not in {"name", "watch"}}
+
+
+def experiment_of(config: Config) -> str:
+    """Return a digest of what runs share that are put together in one row: all but seed, fold, files and machine."""
+    tree = identity_of(config)
+    tree["data"] = {key: value for key, value in tree["data"].items() if key not in {"fold", "path", "download"}}
+    tree["evaluation"] = tree["evaluation"]["batch_norm"]
+    for key in ("seed", "engine", "plugins"):
+        del tree[key]
+    return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def finished(folder: Path, target: float | None) -> dict[str, Any] | None:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from fne.errors import RunError
 from fne.evolution import fitness
+from fne.evolution.evaluate import has_batch_norm
 from fne.evolution.genome import buffers_of, fill_buffers
 from fne.node import Node, Worker, payload_of
 from fne.randomness import seeded_initialisation
@@ -23,7 +24,6 @@ from fne.types import Header, Request, Samples, Tensors
 
 BUFFER = "buffer."
 OPTIMIZER = "optimizer."
-_BATCH_NORM = nn.modules.batchnorm._BatchNorm
 
 
 @register("task", "fitness")
@@ -174,7 +174,7 @@ def _weighted_buffer(after: Tensor, before: Tensor, count: int) -> Tensor:
 def _batches(order: Tensor, size: int, module: nn.Module) -> list[Tensor]:
     """Return the batches; batch norm cannot train on a single sample, so such a last one joins its neighbour."""
     batches = list(torch.split(order, size))
-    if len(batches) > 1 and len(batches[-1]) == 1 and any(isinstance(m, _BATCH_NORM) for m in module.modules()):
+    if len(batches) > 1 and len(batches[-1]) == 1 and has_batch_norm(module):
         batches[-2:] = [torch.cat(batches[-2:])]
     return batches
 

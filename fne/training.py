@@ -32,6 +32,7 @@ from fne.runfolder import (
     SUMMARY,
     check_unused,
     choose,
+    experiment_of,
     finished,
     identity_of,
     load_model,
@@ -39,7 +40,7 @@ from fne.runfolder import (
     make_folder,
     save_model,
 )
-from fne.types import Engine, Metrics, Round, Strategy
+from fne.types import Dataset, Engine, Metrics, Round, Strategy
 from fne.watch.checkpoint import Checkpoint
 from fne.watch.history import History
 from fne.watch.progress import Progress
@@ -174,15 +175,16 @@ def _finish(experiment: Experiment, folder: Path, totals: Totals) -> dict[str, A
     )
     labels = dataset.classes is not None
     by_subject: dict[str, float] | None = None
-    if labels and dataset.test.groups is not None:  # `evaluate` has set the model's buffers
-        logits = experiment.evaluator.logits(result.parameters.unsqueeze(0), test_part.x)[0]
-        right = (logits.argmax(dim=-1) == test_part.y).cpu()
-        by_subject = _by_subject(right, dataset.test.groups, dataset.group_names)
+    if labels and dataset.test.groups is not None:
+        logits = experiment.evaluator.logits(result.parameters.unsqueeze(0), test_part.x, buffers=result.buffers)[0]
+        by_subject = _by_subject((logits.argmax(dim=-1) == test_part.y).cpu(), dataset)
     fold, folds = dataset.fold or (None, None)
     summary = {
         "name": config.name,
         "method": config.strategy.name,
+        "experiment": experiment_of(config),
         "dataset": config.data.name,
+        "source": dataset.source,
         "model": config.model.name,
         "split": dataset.split,
         "fold": fold,
@@ -217,13 +219,14 @@ def _majority(y: Tensor) -> float:
     return int(torch.bincount(y).max()) / len(y)
 
 
-def _by_subject(right: Tensor, groups: Tensor, names: Sequence[str]) -> dict[str, float]:
-    """Return each subject's share of right answers, in the order of `names`; `right` and `groups` are `[N]`."""
+def _by_subject(right: Tensor, dataset: Dataset) -> dict[str, float]:
+    """Return each test subject's share of right answers (`right [N]`), in the order of their numbers."""
+    groups = dataset.test.groups
+    assert groups is not None
     shares = {}
     for number in sorted(set(groups.tolist())):
-        name = names[number] if 0 <= number < len(names) else f"subject-{number:03d}"  # as nodes are called
         of_subject = right[groups == number]
-        shares[name] = int(of_subject.sum()) / len(of_subject)
+        shares[dataset.group_name(number)] = int(of_subject.sum()) / len(of_subject)
     return shares
 
 

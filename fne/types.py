@@ -155,6 +155,11 @@ class Dataset:
     group_names: tuple[str, ...] = ()
     fold: tuple[int, int] | None = None
 
+    def group_name(self, number: int) -> str:
+        """Return the name of subject `number`, or one made of the number where it has none."""
+        known = 0 <= number < len(self.group_names)
+        return self.group_names[number] if known else f"subject-{number:03d}"
+
     @property
     def shape(self) -> tuple[int, ...]:
         """Shape of one input."""

@@ -107,7 +107,9 @@ class ShallowConvNet(nn.Module):
         self.head = nn.Linear(filters * last, outputs)
         if not paper:
             for layer in (self.conv_time, self.conv_spatial, self.head):
-                nn.init.xavier_uniform_(layer.weight)
+                # braindecode's last layer is a convolution over what pooling leaves: its fans are a convolution's
+                weight = layer.weight.data
+                nn.init.xavier_uniform_(weight if weight.dim() > 2 else weight.view(outputs, filters, last))
                 if layer.bias is not None:
                     nn.init.zeros_(layer.bias)
         self.population_bytes = 4 * filters * (2 * pooled + (third_length + 3) * last)
@@ -171,6 +173,8 @@ class ShallowConvNet(nn.Module):
         mean, variance = self.norm.running_mean, self.norm.running_var
         if mean is None or variance is None:
             assert y is not None
+            if y.shape[1] == 1:
+                raise ValueError(f"Expected more than 1 value per channel, as torch does; got {list(y.shape)}")
             variance, mean = torch.var_mean(y, dim=1, correction=0)
         scale = parameters["norm.weight"] * torch.rsqrt(variance + self.norm.eps)
         return scale, parameters["norm.bias"] - mean * scale

@@ -133,7 +133,7 @@ def test_every_path_chunk_and_tile_equals_one_by_one(
     make: Callable[[], nn.Module], shape: tuple[int, ...], path: Any, chunk: int, tile: int, count: int
 ) -> None:
     if path == "stacked" and make is not Stacked:
-        return
+        pytest.skip("no form of its own")
     module = made(make)
     x = torch.randn(9, *shape, generator=generator("x"))
     population = generation(module, count)
@@ -257,7 +257,7 @@ def test_batch_statistics_are_each_individuals_own_over_all_samples(
 ) -> None:
     module = made(make)
     if path == "stacked" and not hasattr(module, "forward_population"):
-        return
+        pytest.skip("no form of its own")
     x, y = 2 * torch.randn(9, *shape, generator=generator("x")), torch.arange(9) % 3
     population = generation(module, 5)
     logits = one_by_one(make, population, x, batch=True)
@@ -273,6 +273,44 @@ def test_batch_statistics_are_each_individuals_own_over_all_samples(
     with pytest.raises(RuntimeError):
         evaluator.sample_losses(population, Samples(x.flatten(1)[:, 1:], y), "cross_entropy", batch_statistics=True)
     assert torch.equal(evaluate(), before)
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_batch_with_one_value_has_no_variance(path: Any) -> None:
+    """The paper's net, its third filters as long as what pooling leaves: one value per channel and sample."""
+
+    def make() -> nn.Module:
+        return load("model", "shallow_convnet")((3, 50), 3, filters=2, pool_length=20, pool_stride=3, third_length=3)
+
+    module = made(make)
+    evaluator = Evaluator(module, Plan(path, 4, 4), output="softmax")
+    population, x = generation(module, 2), torch.randn(1, 3, 50, generator=generator("x"))
+    for call, policy in (
+        (
+            lambda: evaluator.sample_losses(population, Samples(x, torch.tensor([1])), "mse", batch_statistics=True),
+            "batch",
+        ),
+        (lambda: evaluator.statistics(population[0], x), "server"),
+    ):
+        with pytest.raises(SettingError) as caught:
+            call()
+        assert str(caught.value) == (
+            f"evaluation.batch_norm = '{policy}': must be identity: 1 sample gives a channel one value, which has no "
+            "variance; or more samples"
+        )
+    assert not module.training
+    assert evaluator.logits(population, x).isfinite().all()
+
+
+def test_a_batch_that_does_not_fit_into_the_memory_is_refused() -> None:
+    module = made(convolution)
+    x = torch.randn(9, 1, 12, 12, generator=generator("x"))
+    memory = 8 * activation_bytes(module, x[:1])
+    evaluator = Evaluator(module, resolve_plan(module, x, settings(memory=memory), output="softmax"), output="softmax")
+    population, samples = generation(module, 2), Samples(x, torch.arange(9) % 3)
+    evaluator.sample_losses(population, samples.take(torch.arange(8)), "mse", batch_statistics=True)
+    with pytest.raises(SettingError, match=r"'batch': must be identity or server with 9 samples on a node: .* holds 8"):
+        evaluator.sample_losses(population, samples, "mse", batch_statistics=True)
 
 
 def test_a_batch_is_a_nodes_own_also_in_joined_tiles() -> None:
@@ -380,7 +418,7 @@ def test_the_table_prefers_a_models_own_form() -> None:
 @pytest.mark.parametrize("path", ["loop", "vmap"])
 def test_what_is_given_is_kept(path: str) -> None:
     plan = resolve_plan(nn.Linear(4, 3), torch.zeros(2, 4), settings(path=path, chunk=3, tile=11), output="softmax")
-    assert plan == Plan(path, 3, 11)
+    assert (plan.path, plan.chunk, plan.tile) == (path, 3, 11)
 
 
 def test_auto_takes_a_path_that_the_model_has() -> None:
@@ -406,9 +444,12 @@ def test_a_form_of_its_own_is_planned_by_the_bytes_that_it_says() -> None:
     """Pooled 11, third convolution 5 long leaves 7: 4 bytes x 40 filters x (2 x 11 + (5 + 3) x 7) = 12,480."""
     module, x = load("model", "shallow_convnet")((64, 256), 2), torch.zeros(64, 64, 256)
     assert module.population_bytes == 12_480
-    assert resolve_plan(module, x, settings(), output="sigmoid") == Plan("stacked", CPU_WORKING_SET // 6_389_760, 512)
+    assert resolve_plan(module, x, settings(), output="sigmoid") == Plan(
+        "stacked", CPU_WORKING_SET // 6_389_760, 512, most=2 * 10**9 // 12_480
+    )
+    # 16 individuals with 64 samples would be too much
     small = resolve_plan(module, x, settings(memory=10**7), output="sigmoid")
-    assert small == Plan("stacked", 10**7 // (32 * 12_480), 32)  # 16 individuals with 64 samples would be too much
+    assert small == Plan("stacked", 10**7 // (32 * 12_480), 32, most=10**7 // 12_480)
     # Without it the first convolution counts: 2 x 4 x 40 x (64 + 1) x 232 bytes and more.
     per_sample = activation_bytes(module, x[:1])
     assert per_sample > 2 * 4 * 40 * 65 * 232

@@ -23,6 +23,8 @@ from fne.config import load_config
 from fne.experiment import load_dataset
 from fne.runfolder import folder_name
 from fne.training import _by_subject, _majority, _vote
+from fne.types import Dataset, Samples
+from fne.watch.report import grouped
 
 PLUGIN = '''
 import warnings
@@ -42,7 +44,7 @@ def people(
     *,
     seed: int,
     split: Annotated[Literal["subject", "trial"], Key("how")] = "subject",
-    fold: Annotated[int, Key("which", ge=0)] = 0,
+    fold: Annotated[int | None, Key("which", ge=0)] = None,
     folds: Annotated[int, Key("how many", ge=3)] = 3,
     classes: bool = True,
     named: bool = True,
@@ -52,6 +54,7 @@ def people(
     if download:
         (cache_folder() / "people").mkdir(parents=True, exist_ok=True)
         (cache_folder() / "people" / "file").write_text("fetched")
+    fold = fold or 0
     draw = torch.Generator().manual_seed(0)
     groups = torch.arange(60) % 6
     y = (torch.rand(60, generator=draw) < 0.4).long()
@@ -117,7 +120,9 @@ def says(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
 def test_figures_by_subject_by_hand() -> None:
     right = torch.tensor([1, 0, 1, 1, 0, 1, 0, 0, 1]).bool()
     groups = torch.tensor([2, 0, 2, 0, 5, 2, 5, 5, 0])  # of subject 0: 0 1 1, of 2: 1 1 1, of 5: 0 0 0
-    shares = _by_subject(right, groups, ("ann", "ben", "cem"))
+    part = Samples(torch.zeros(9, 1), right.long(), groups)
+    people = Dataset("people", part, part, part, ("no", "yes"), "", "", group_names=("ann", "ben", "cem"))
+    shares = _by_subject(right, people)
     assert shares == {"ann": 2 / 3, "cem": 1.0, "subject-005": 0.0}
     assert list(shares) == ["ann", "cem", "subject-005"]
     assert _vote(shares.values()) == 2 / 3
@@ -171,7 +176,7 @@ def test_without_folds_both_are_null(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------------ folds
 def test_names_of_folders(source: str) -> None:
     cases = {
-        (): "mine-s0-f0", ("data.fold=2", "seed=3", "name=x"): "x-s3-f2", ("data.split=trial",): "mine-s0",
+        (): "mine-s0", ("data.fold=2", "seed=3", "name=x"): "x-s3-f2", ("data.fold=0",): "mine-s0-f0",
     }  # fmt: skip
     assert {words: folder_name(load_config(source, words)) for words in cases} == cases
     assert folder_name(load_config("fne_toy")) == "fne_toy-s0"
@@ -207,7 +212,7 @@ def test_compare_over_folds(source: str, tmp_path: Path, says: Any) -> None:
     ("words", "said"),
     [
         (["--folds", "0-3"], "data.fold = 3: must be below data.folds = 3"),
-        (["--folds", "0", "data.split=trial"], "data.split = 'trial': must be subject with --folds"),
+        (["--folds", "0-2,1"], "--folds '0-2,1': a number is there twice"),
         (["--folds", "x"], "--folds 'x': write numbers such as 0-4"),
         (["--folds", "2-1"], "--folds '2-1': no number in it; write the smaller one first"),
         (["--folds", "0", "data=toy", "data.nodes=2"], "data.fold = 0: unknown key of data 'toy'"),
@@ -281,7 +286,7 @@ def test_data_fetch(source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         "command line: data.seed = 1: unknown key of data 'people' "
         "(known: split, fold, folds, classes, named, download)",
         "command line: data.nodes = 2: unknown key of data 'people' (did you mean 'folds'?)",
-        "command line: data.fold = -1: must be a whole number >= 0",
+        "command line: data.fold = -1: must be a whole number >= 0 or null",
     ]
     assert "command line: 'more': must be key=value" in says(2, *fetch, "more")
 
@@ -307,3 +312,12 @@ def test_fetch_of_files_that_are_there(says: Any) -> None:
         "input shape (1, 28, 28), 10 outputs; training 55000, validation (the server's) 5000, test 10000",
         "nothing fetched: the files were there already",
     ]
+
+
+def test_runs_of_other_settings_are_not_put_together(source: str, tmp_path: Path) -> None:
+    cases = (["seed=0"], ["seed=1"], ["seed=2", "strategy.loss=mse"], ["seed=3", "data.fold=1", "watch.every=2"])
+    runs = [fne.train(source, words, out=tmp_path / str(n)) for n, words in enumerate(cases)]
+    assert [row["n"] for row in grouped(runs)] == [3, 1]  # another fold is one of the same, another loss is not
+    assert len({run["experiment"] for run in runs}) == 2
+    old = [{**run, "experiment": None} for run in runs]  # summaries of before have none
+    assert [row["n"] for row in grouped(old)] == [4]

@@ -35,11 +35,15 @@ FULL_CHUNK = 16
 
 @dataclass(frozen=True)
 class Plan:
-    """How a population is evaluated: `path`, `chunk` individuals and `tile` samples a pass."""
+    """How a population is evaluated: `path`, `chunk` individuals and `tile` samples a pass.
+
+    `most` samples of one individual fit into the memory limit, where they cannot be split into tiles.
+    """
 
     path: Path
     chunk: int
     tile: int
+    most: int = 2**62
 
 
 class Evaluator:
@@ -77,15 +81,22 @@ class Evaluator:
             loss: a name of `fitness.Loss`.
             buffers: the same for all individuals; those not given are as they were when the evaluator was made.
             batch_statistics: batch normalisation takes each individual's statistics over all `N` samples instead.
+
+        Raises:
+            SettingError: all samples at once, as `batch_statistics` needs them, are too many or too few.
         """
         self._set_buffers(buffers)
         plan = self.plan
-        if batch_statistics and len(samples) > plan.tile:
-            plan = replace(plan, chunk=max(1, plan.chunk * plan.tile // len(samples)))
         if batch_statistics:
-            plan = replace(plan, tile=len(samples))
+            if len(samples) > plan.most:
+                allowed = (
+                    f"identity or server with {len(samples)} samples on a node: evaluation.memory holds {plan.most}"
+                )
+                raise SettingError("evaluation.batch_norm", "batch", allowed)
+            fitting = max(1, plan.chunk * plan.tile // len(samples))
+            plan = replace(plan, chunk=min(plan.chunk, fitting), tile=len(samples))
         result = torch.empty(len(population), len(samples), device=self.device)
-        with _without_statistics(self.module) if batch_statistics else contextlib.nullcontext():
+        with _batch_statistics(self.module, len(samples)) if batch_statistics else contextlib.nullcontext():
             for rows, columns, logits in self._passes(population, samples.x, plan):
                 result[rows, columns] = fitness.sample_losses(loss, logits, samples.y[columns], self.output)
         return result
@@ -113,6 +124,9 @@ class Evaluator:
 
         Means and variances are those of passes of at most `LARGEST_TILE` samples, weighted by their size: the plan
         has no say in them.
+
+        Raises:
+            SettingError: there is one value only to take a variance of.
         """
         self._set_buffers(None)
         self.layout.fill(self.module, genes)
@@ -127,17 +141,19 @@ class Evaluator:
                 seen += len(part)
                 for norm in norms:
                     norm.momentum = len(part) / seen
-                self.module(part)
+                with _enough("server", len(part)):
+                    self.module(part)
+            found = buffers_of(self.module)
         finally:
             self.module.eval()
+            self._set_buffers(None)
             for norm, momentum in zip(norms, momenta, strict=True):
                 norm.momentum = momentum
-        return {
-            name: self._initial[name] if b.dtype == torch.int64 else b for name, b in buffers_of(self.module).items()
-        }
+        return {name: self._initial[name] if b.dtype == torch.int64 else b for name, b in found.items()}
 
-    def logits(self, population: Tensor, x: Tensor) -> Tensor:
+    def logits(self, population: Tensor, x: Tensor, *, buffers: Tensors | None = None) -> Tensor:
         """Return the logits `[P, N, C]` of individuals `[P, D]` on inputs `[N, *shape]`, unchunked results joined."""
+        self._set_buffers(buffers)
         with torch.inference_mode():
             rows: dict[int, list[Tensor]] = {}
             for chunk, _, values in self._passes(population, x):
@@ -181,14 +197,27 @@ class Evaluator:
 
 
 @contextlib.contextmanager
-def _without_statistics(module: nn.Module) -> Iterator[None]:
+def _enough(policy: str, samples: int) -> Iterator[None]:
+    """Say in the user's words what torch says of a batch with a single value per channel."""
+    try:
+        yield
+    except ValueError as error:
+        if "more than 1 value per channel" not in str(error):
+            raise
+        allowed = f"identity: {samples} sample gives a channel one value, which has no variance; or more samples"
+        raise SettingError("evaluation.batch_norm", policy, allowed) from None
+
+
+@contextlib.contextmanager
+def _batch_statistics(module: nn.Module, samples: int) -> Iterator[None]:
     """Let batch normalisation in eval mode take the batch's own statistics: torch does so where it has no others."""
     norms = [m for m in module.modules() if isinstance(m, _BATCH_NORM)]
     kept = [(norm.running_mean, norm.running_var) for norm in norms]
     for norm in norms:
         norm.running_mean = norm.running_var = None
     try:
-        yield
+        with _enough("batch", samples):
+            yield
     finally:
         for norm, (mean, variance) in zip(norms, kept, strict=True):
             norm.running_mean, norm.running_var = mean, variance
@@ -236,6 +265,7 @@ def _plan(module: nn.Module, path: Path, example: Tensor, settings: Mapping[str,
         raise SettingError(
             "evaluation.memory", budget, f"at least {per_sample} bytes, what one model needs for one sample"
         )
+    most = budget // per_sample
     if example.device.type == "cpu":
         budget = max(min(budget, CPU_WORKING_SET), per_sample)
     tile = settings["tile"]
@@ -243,7 +273,7 @@ def _plan(module: nn.Module, path: Path, example: Tensor, settings: Mapping[str,
         tile = LARGEST_TILE
         while tile > 1 and FULL_CHUNK * tile * per_sample > budget:
             tile //= 2
-    return Plan(path, settings["chunk"] or max(1, budget // (tile * per_sample)), tile)
+    return Plan(path, settings["chunk"] or max(1, budget // (tile * per_sample)), tile, most)
 
 
 def activation_bytes(module: nn.Module, x: Tensor) -> int:

@@ -65,7 +65,7 @@ def read_summary(run_folder: Path) -> Summary:
 
 
 def grouped(summaries: Sequence[Summary]) -> list[Summary]:
-    """Return one summary for the seeds and folds of a run name, method, data set and split, in the order given.
+    """Return one summary for the seeds and folds of one experiment under one name, in the order given.
 
     Numbers become means; `n`, `seeds` and `folds_there` (those that occur), and `std` (sample standard deviations by
     field, for n > 1) are added. A field that one run lacks, or text that differs, is null. Where a pair of seed and
@@ -73,7 +73,7 @@ def grouped(summaries: Sequence[Summary]) -> list[Summary]:
     """
     groups: dict[tuple[Any, ...], list[Summary]] = {}
     for summary in summaries:
-        key = tuple(summary.get(field) for field in ("name", "method", "dataset", "split", "folds"))
+        key = tuple(summary.get(field) for field in ("name", "method", "dataset", "split", "folds", "experiment"))
         groups.setdefault(key, []).append(summary)
     result: list[Summary] = []
     for runs in groups.values():
