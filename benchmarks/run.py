@@ -4,7 +4,7 @@
 
 Each cell is the `fne train` command printed beside it, for every seed; cells that are split by subjects run every fold
 with the first seed instead. Finished runs are kept, unfinished ones are resumed, so a stopped benchmark goes on where
-it was. Every process uses one thread.
+it was; a folder that holds a run with other settings is refused. Every process uses one thread.
 """
 
 from __future__ import annotations
@@ -73,8 +73,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "fedavg_sites": f"fedavg_eeg {SITES}",
     },
     "eeg_long": {"fne_eeg_5000": f"{EEG} strategy.rounds=5000 watch.every=5"},
-    "eeg_comparisons": {
-        "kernelwise": EEG,
+    "eeg_comparisons": {  # beside fne_eeg of the group eeg
         "halving": f"{EEG} strategy.crossover=halving",
         "interleave": f"{EEG} strategy.crossover=interleave",
         "mean": f"{EEG} strategy.crossover=mean",
@@ -83,7 +82,6 @@ GROUPS: dict[str, dict[str, str]] = {
         "all_nodes": f"{EEG} strategy.nodes=all strategy.samples_per_node=3",
         "one_subject": f"{EEG} strategy.subset_size=1 strategy.samples_per_node=0",
         "offset": f"{EEG} strategy.mutation=offset",
-        "offset_mean": f"{EEG} strategy.mutation=offset strategy.crossover=mean",
         "mixed": f"{EEG} {MIXED}",
         "multiplier_off": f"{EEG} strategy.stagnation=off",
         "batch_statistics": f"{EEG} evaluation.batch_norm=batch",
@@ -91,7 +89,6 @@ GROUPS: dict[str, dict[str, str]] = {
     },
     "eeg_subject": {
         "fne_eeg": f"{EEG} {BY_SUBJECT}",
-        "fne_eeg_40": f"fne_eeg_40 {BY_SUBJECT}",
         "fedavg_eeg": f"fedavg_eeg {BY_SUBJECT}",
         "centralised_eeg": f"centralised_eeg {BY_SUBJECT}",
     },
@@ -105,21 +102,21 @@ GROUPS: dict[str, dict[str, str]] = {
 
 
 def command(cell: str, name: str, run: str, folder: Path) -> list[str]:
-    """Return the command of one run (`seed=1`); a folder that holds an unfinished run is resumed."""
+    """Return the command of one run (`seed=1`); a run that is there already is resumed, if its settings are these."""
     fne = [sys.executable, "-m", "fne.cli", "train"]
-    if (folder / "config.yaml").exists():
-        return [*fne, "--resume", str(folder), "--quiet"]
     settings = [f"name={name}", *run.split(), "engine.threads=1", "watch.tensorboard=false"]
-    return [*fne, *cell.split(), *settings, "--out", str(folder), "--quiet"]
+    where = "--resume" if (folder / "config.yaml").exists() else "--out"
+    return [*fne, *cell.split(), *settings, where, str(folder), "--quiet"]
 
 
 def run(job: tuple[str, str, str, Path]) -> Path:
-    """Run one cell once unless it is finished."""
+    """Run one cell once; a finished run with these settings is kept."""
     cell, name, which, folder = job
-    if not (folder / "summary.json").exists():
-        done = subprocess.run(command(cell, name, which, folder), capture_output=True, text=True, check=False)
-        if done.returncode:
-            sys.exit(f"{name} {which}: exit status {done.returncode}\n{done.stderr}")
+    new = not (folder / "summary.json").exists()
+    done = subprocess.run(command(cell, name, which, folder), capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(f"{name} {which}: exit status {done.returncode}\n{done.stderr}")
+    if new:
         print(f"{name} {which} done", file=sys.stderr, flush=True)
     return folder
 
