@@ -3,7 +3,8 @@
     python benchmarks/table1.py runs/bench/eeg_long/fne_eeg_5000-s0
 
 The paper's fitness values are taken for mean squared errors averaged over the outputs: NMSE, which sums over them, is
-divided by their number. Minimum and maximum are over all kept generations.
+divided by their number. The maximum of the accuracy is over all generations, the other figures over those that the
+history kept (`watch.every`).
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def main() -> None:
     errors = [line["loss_best"] / scale for line in lines]
     print("| Table 1 | validation accuracy, min. | max. | fitness (MSE), worst | best |\n|---|---:|---:|---:|---:|")
     print("| paper | 48.50 % | 85.28 % | 0.3297 | 0.0903 |")
-    print(f"| {summary['name']}, seed {summary['seed']} | {min(accuracies):.2%} | {max(accuracies):.2%} "
+    print(f"| {summary['name']}, seed {summary['seed']} | {min(accuracies):.2%} | {summary['accuracy_best']:.2%} "
           f"| {max(errors):.4f} | {min(errors):.4f} |".replace("%", " %"))  # fmt: skip
     first = {level: next((n["round"] for n in lines if n["accuracy_validation"] >= level), None) for level in LEVELS}
     print("\nfirst generation with validation of at least " + ", ".join(f"{k:.4g}: {v}" for k, v in first.items()))

@@ -311,12 +311,7 @@ class _Reader:
         return {}
 
     def check(
-        self,
-        model: type[BaseModel],
-        values: dict[str, Any],
-        section: str,
-        what: str,
-        more: Sequence[str] = (),
+        self, model: type[BaseModel], values: dict[str, Any], section: str, what: str, more: Sequence[str] = ()
     ) -> dict[str, Any]:
         made, mistakes = check(model, values, what, more)
         for mistake in mistakes:
