@@ -90,6 +90,7 @@ GROUPS: dict[str, dict[str, str]] = {
     "eeg_subject": {
         "fne_eeg": f"{EEG} {BY_SUBJECT}",
         "fedavg_eeg": f"fedavg_eeg {BY_SUBJECT}",
+        "fedavg_sites": f"fedavg_eeg {SITES} {BY_SUBJECT}",
         "centralised_eeg": f"centralised_eeg {BY_SUBJECT}",
     },
     "eeg_leak": {
