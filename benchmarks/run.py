@@ -156,7 +156,8 @@ def main() -> None:
     with ThreadPoolExecutor(arguments.jobs) as pool:
         folders = list(pool.map(run, jobs))
     for name, cell in cells.items():
-        print(f"- `{name}`: `fne train {cell}`")
+        folded = f" --folds {arguments.folds}" if BY_SUBJECT in cell else ""
+        print(f"- `{name}`: `fne train {cell}{folded}`")
     print()
     print(markdown_table(grouped([read_summary(folder) for folder in folders]), processor_time=True))
 
