@@ -21,20 +21,19 @@ Deviations
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor
 
+from fne.asking import NodeChoice, fitness_options, mean_losses, sent_buffers
 from fne.errors import RunError, SettingError
 from fne.evolution.fitness import check_loss
 from fne.evolution.operators import order
 from fne.evolution.population import Population, Variation, cleaned
-from fne.randomness import derive_seed, draw_nodes, generator
+from fne.randomness import derive_seed, generator
 from fne.registry import Key, register
-from fne.tasks import BUFFER
-from fne.types import Header, LearningTask, Metrics, Request, Result, Round, Scalar
+from fne.types import Header, LearningTask, Metrics, Request, Result, Round
 from fne.validation import Validation
 
 
@@ -131,10 +130,8 @@ class FNE:
         self.horizon = rounds
         self.step = 0
         self._task = task
-        self._options: dict[str, Scalar] = {"loss": loss}
-        if task.batch_norm == "batch":
-            self._options["statistics"] = "batch"
-        self._choice = _NodeChoice(
+        self._options = fitness_options(task, loss)
+        self._choice = NodeChoice(
             seed, nodes, subset_size, subset_every, full_every, samples_per_node, window_size, window_every
         )
         self._deal, self._groups = deal, deal_groups
@@ -161,19 +158,16 @@ class FNE:
     def ask(self, nodes: Sequence[str]) -> Request:
         """Return the generation for the nodes chosen to evaluate it."""
         header, genomes = Header(self.seed, self.step), self._population.genomes
+        sent = sent_buffers(self._task, self._buffers)
         if self._deal:  # every node takes part
             slices = genomes.chunk(self._groups)
             private = {node: {"population": slices[g]} for node, g in self._dealt(nodes).items()}
             options = {**self._options, "samples": self._choice.samples_per_node}
-            return Request(header, "fitness", tuple(private), common=self._sent(), private=private, options=options)
+            return Request(header, "fitness", tuple(private), common=sent, private=private, options=options)
         chosen, samples = self._choice(self.step, nodes)
         options = {**self._options, "samples": samples}
-        common = {"population": genomes, **self._sent()}
+        common = {"population": genomes, **sent}
         return Request(header, "fitness", chosen, common=common, options=options, reduce="sum")
-
-    def _sent(self) -> dict[str, Tensor]:
-        """Return what nodes need beside the population: the statistics where they are the server's."""
-        return {BUFFER + n: b for n, b in self._buffers.items()} if self._task.batch_norm == "server" else {}
 
     def tell(self, round_: Round) -> Metrics:
         """Rank the generation, validate its fittest, adapt the multiplier and breed the next generation."""
@@ -207,19 +201,15 @@ class FNE:
 
     def _collect(self, round_: Round) -> Tensor:
         """Return the mean loss over samples, float64 `[P]`; an individual that nobody evaluated gets +inf."""
-        count = len(self._population)
-        total = torch.zeros(count, dtype=torch.float64)
-        samples = torch.zeros(count, dtype=torch.float64)
-        width = count // self._groups
-        for reply in round_.replies:
-            rows = slice(0, count)
-            if self._deal:
-                g = self._group_of[reply.node]
-                rows = slice(g * width, (g + 1) * width)
-            total[rows] += reply.payload["loss"][:, 0].double()
-            samples[rows] += float(reply.payload["samples"][0])
+        width = len(self._population) // self._groups
+
+        def rows(node: str) -> slice:
+            group = self._group_of[node]
+            return slice(group * width, (group + 1) * width)
+
+        fitness, samples = mean_losses(round_.replies, len(self._population), rows if self._deal else None)
         self._evaluations += int((samples > 0).sum())
-        return torch.where(samples > 0, total / samples, torch.inf)
+        return fitness
 
     def _dealt(self, nodes: Sequence[str]) -> dict[str, int]:
         """Return node -> group: every node in one, shuffled anew each generation."""
@@ -252,43 +242,6 @@ class FNE:
         self._stagnation.load_state_dict(state["stagnation"])
         self._fittest, self._buffers = state["fittest"], state["buffers"]
         self._validation.load_state_dict(state["validation"])
-
-
-@dataclass(frozen=True)
-class _NodeChoice:
-    """Who evaluates a generation (FNE, section 4.3): a function of the run's seed and the step alone."""
-
-    seed: int
-    kind: str
-    subset_size: int
-    subset_every: int
-    full_every: int
-    samples_per_node: int
-    window_size: int
-    window_every: int
-
-    def __call__(self, step: int, nodes: Sequence[str]) -> tuple[tuple[str, ...], int]:
-        """Return the nodes and how many of their samples they take, 0 for all."""
-        if self.full_every and (step + 1) % self.full_every == 0:
-            return tuple(nodes), 0
-        return self._part(step, nodes), 1 if self.kind == "single_sample" else self.samples_per_node
-
-    def _part(self, step: int, nodes: Sequence[str]) -> tuple[str, ...]:
-        count = len(nodes)
-        if self.kind == "all":
-            return tuple(nodes)
-        if self.kind == "moving_window":
-            size = _at_most(count, "window_size", self.window_size)
-            start = step // self.window_every
-            return tuple(sorted(nodes[(start + i) % count] for i in range(size)))
-        size = 1 if self.kind == "single_sample" else _at_most(count, "subset_size", self.subset_size)
-        return draw_nodes(nodes, size, self.seed, "nodes", step // self.subset_every)
-
-
-def _at_most(count: int, key: str, value: int) -> int:
-    if value > count:
-        raise SettingError(f"strategy.{key}", value, f"at most the number of nodes, {count}")
-    return value
 
 
 class _Stagnation:
