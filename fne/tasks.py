@@ -1,7 +1,8 @@
-"""Node tasks that several methods share: `fitness` (no gradients) and `train` (the baselines).
+"""Node tasks that several methods share: `fitness`, `ranking` (no gradients) and `train` (the baselines).
 
 Payloads are sums over a node's samples with the sample count beside them: they can be added, masked and divided
-once, so a strategy that asks for `reduce="sum"` gets the weighted mean without seeing a single node.
+once, so a strategy that asks for `reduce="sum"` gets the weighted mean without seeing a single node. Those of `ranking`
+are as short as they can be instead, and cannot be added.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from fne.errors import RunError
-from fne.evolution import fitness
+from fne.evolution import fitness, shaping
 from fne.evolution.evaluate import has_batch_norm
 from fne.evolution.genome import buffers_of, fill_buffers
+from fne.evolution.population import cleaned
 from fne.node import Node, Worker, payload_of
 from fne.randomness import seeded_initialisation
 from fne.registry import Key, register
@@ -47,6 +49,53 @@ def fitness_task(
     initial ones, `buffer.*`. Yields `loss`, float32 `[P, 1]`, summed over the samples in float64, and `samples`, int64
     `[1]`. Samples of different nodes share a pass only with `evaluation.tiles=joined`.
     """
+    for count, total in _summed(worker, nodes, request, loss, samples, statistics):
+        yield {"loss": total, "samples": torch.tensor([count])}
+
+
+@register("task", "ranking")
+def ranking_task(
+    worker: Worker,
+    nodes: Sequence[Node],
+    request: Request,
+    *,
+    loss: Annotated[Literal["nmse", "mse", "bce", "cross_entropy"], Key("what individuals are ranked by")],
+    answer: Annotated[Literal["ranks", "sign"], Key("each one's rank, or one bit for each pair (i, i + P/2)")],
+    samples: Annotated[
+        int, Key("of a node, drawn anew each step from its public generator; 0: all", unit="samples", ge=0)
+    ] = 0,
+    statistics: Annotated[
+        Literal["given", "batch"],
+        Key("of batch normalisation: the model's or the request's, or each individual's on the node's samples"),
+    ] = "given",
+) -> Iterator[Tensors]:
+    """Evaluate a population as `fitness` does, but answer with an order: no loss leaves the node.
+
+    Yields `ranks [P]` (how many are better) or `signs`, uint8 `[ceil(P / 16)]` (a bit a pair, 1 where the first is the
+    better one), and `samples [1]`, `nonfinite [1]`; integers in the smallest type that holds them. An individual whose
+    loss is not finite is worse than any other. Raises `RunError` where all are.
+    """
+    for count, total in _summed(worker, nodes, request, loss, samples, statistics):
+        values, nonfinite = cleaned(total[:, 0])
+        if nonfinite == len(values):
+            raise RunError(f"all {nonfinite} individuals have a non-finite loss on this node")
+        told = (
+            {"ranks": _small(shaping.ranks(values), len(values))}
+            if answer == "ranks"
+            else {"signs": shaping.packed(shaping.pair_signs(values))}
+        )
+        counts = {"samples": count, "nonfinite": nonfinite}
+        yield told | {name: _small(torch.tensor([n]), n) for name, n in counts.items()}
+
+
+def _small(whole: Tensor, largest: int) -> Tensor:
+    return whole.to(torch.uint8 if largest < 2**8 else torch.int16 if largest < 2**15 else torch.int32)
+
+
+def _summed(
+    worker: Worker, nodes: Sequence[Node], request: Request, loss: str, samples: int, statistics: str
+) -> Iterator[tuple[int, Tensor]]:
+    """Yield each node's number of samples and the individuals' losses summed over them, float32 `[P, 1]`."""
     parts = [_drawn(node, request, samples) if 0 < samples < len(node.data) else node.data for node in nodes]
     batch = statistics == "batch"
     evaluate = functools.partial(
@@ -61,8 +110,7 @@ def fitness_task(
             evaluate(payload_of(request, node)["population"], part) for node, part in zip(nodes, parts, strict=True)
         )
     for part, losses in zip(parts, per_node, strict=True):
-        total = losses.sum(dim=1, keepdim=True, dtype=torch.float64).float().cpu()
-        yield {"loss": total, "samples": torch.tensor([len(part)])}
+        yield len(part), losses.sum(dim=1, keepdim=True, dtype=torch.float64).float().cpu()
 
 
 def buffers_in(tensors: Tensors) -> dict[str, Tensor]:

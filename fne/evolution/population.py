@@ -96,15 +96,8 @@ class Population:
             operators.lognormal(children, rate, chance, draw, sign_flip=v.sign_flip)
 
     def diversity(self) -> float:
-        """Return the mean over genes of the spread between individuals, in units of the layer's initial spread.
-
-        At most 4,096 evenly spaced genes are looked at.
-        """
-        if len(self) < 2:
-            return 0.0
-        stride = -(-self.layout.size // _DIVERSITY_GENES)
-        spread = self.genomes[:, ::stride].std(dim=0) / self._scales[::stride]
-        return float(spread.mean())
+        """Return the function `diversity` of the genomes."""
+        return diversity(self.genomes, self._scales)
 
     def state_dict(self) -> dict[str, Any]:
         """Return genomes and generator."""
@@ -114,6 +107,17 @@ class Population:
         """Take over genomes and generator."""
         self.genomes = state["genomes"].clone()
         self._generator.set_state(state["generator"])
+
+
+def diversity(genomes: Tensor, scales: Tensor) -> float:
+    """Return the mean over genes of the spread between individuals `[P, D]`, in units of the layer's initial spread.
+
+    At most 4,096 evenly spaced genes are looked at.
+    """
+    if len(genomes) < 2:
+        return 0.0
+    stride = -(-genomes.shape[1] // _DIVERSITY_GENES)
+    return float((genomes[:, ::stride].std(dim=0) / scales[::stride]).mean())
 
 
 def cleaned(fitness: Tensor) -> tuple[Tensor, int]:

@@ -1,0 +1,89 @@
+"""From fitness to ranks, signs and weights, and from weights to a sum of perturbations.
+
+Ties get the same, so that nothing depends on the order in which candidates stand.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from fne.evolution.operators import order
+
+
+# ------------------------------------------------------------------------------------------------ the nodes' answers
+def ranks(fitness: Tensor) -> Tensor:
+    """Return for each of `fitness [P]` how many are better (lower), int64 `[P]`; ties are alike."""
+    return torch.searchsorted(fitness.sort().values, fitness)
+
+
+def pair_signs(fitness: Tensor) -> Tensor:
+    """Return whether the first of each pair (i, i + P/2) of `fitness [P]` is the better one, bool `[P/2]`.
+
+    A tie goes to the first in every other pair, so that ties alone point nowhere.
+    """
+    first, second = fitness.chunk(2)
+    odd = torch.arange(len(first)) % 2 == 1
+    return (first < second) | ((first == second) & odd)
+
+
+def packed(bits: Tensor) -> Tensor:
+    """Return bits, bool `[n]`, eight a byte, the first lowest: uint8 `[ceil(n / 8)]`."""
+    padded = torch.nn.functional.pad(bits.to(torch.uint8), (0, -len(bits) % 8)).view(-1, 8)
+    return (padded << torch.arange(8, dtype=torch.uint8)).sum(dim=1, dtype=torch.uint8)
+
+
+def unpacked(data: Tensor, count: int) -> Tensor:
+    """Return the first `count` bits of what `packed` returned, bool `[count]`."""
+    return ((data.unsqueeze(1) >> torch.arange(8, dtype=torch.uint8)) & 1).flatten()[:count].bool()
+
+
+# ------------------------------------------------------------------------------------------------ weights
+_COLUMNS = 2**12
+_BITS = 26
+
+
+def by_rank(weights: Tensor, fitness: Tensor) -> Tensor:
+    """Return each individual's weight `[P]`, float64: `weights [P]` are best first, `fitness [P]` is minimised.
+
+    Individuals of equal fitness, infinite ones among them, get the mean of their places' weights.
+    """
+    ranked = order(fitness)
+    _, place, count = torch.unique_consecutive(fitness[ranked], return_inverse=True, return_counts=True)
+    total = torch.zeros(len(count), dtype=torch.float64).index_add_(0, place, weights.double())
+    return torch.empty(len(fitness), dtype=torch.float64).index_copy_(0, ranked, (total / count)[place])
+
+
+def centred_ranks(fitness: Tensor) -> Tensor:
+    """Return weights `[P]` from 1/2 for the best down to -1/2 for the worst, evenly spaced (Salimans et al. 2017)."""
+    return by_rank(torch.linspace(0.5, -0.5, len(fitness), dtype=torch.float64), fitness)
+
+
+def utilities(fitness: Tensor) -> Tensor:
+    """Return `max(0, ln(P/2 + 1) - ln k)`, k the rank from 1, divided by their sum, less 1/P (Schaul et al. 2011)."""
+    count = len(fitness)
+    raw = (math.log(count / 2 + 1) - torch.arange(1, count + 1, dtype=torch.float64).log()).clamp(min=0)
+    return by_rank(raw / raw.sum() - 1 / count, fitness)
+
+
+def weighted_sum(weights: Tensor, noise: Tensor, *, power: int = 1) -> Tensor:
+    """Return `sum_i weights[i] * noise[i] ** power` over individuals, float64 `[D]`; the same bits in any order.
+
+    Weights `[n]` are rounded to 26 bits below the largest, so that every term and every sum of 2**15 terms is a whole
+    number that float64 holds exactly, whichever library adds them up, fused or not.
+
+    Args:
+        weights: float64 `[n]`.
+        noise: whole numbers int8 `[n, D]`, as `Stream.noise` makes them.
+        power: 1 or 2.
+    """
+    largest = float(weights.abs().max())
+    scale = 2.0 ** min(_BITS - math.frexp(largest)[1], 1000)
+    whole = (weights * scale).round()
+    result = torch.empty(noise.shape[1], dtype=torch.float64)
+    for left in range(0, len(result), _COLUMNS):  # float64 takes eight times the memory of int8
+        part = noise[:, left : left + _COLUMNS].double()
+        result[left : left + _COLUMNS] = whole @ (part if power == 1 else part.square())
+    return result / scale

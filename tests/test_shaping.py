@@ -1,0 +1,166 @@
+"""Ranks, signs, weights and exact sums, and the node task that answers with an order only."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fne.evolution import shaping
+from fne.types import Header, Reply, Request, Samples
+
+INF = math.inf
+Build = Callable[..., SimpleNamespace]
+Clouds = Callable[..., dict[str, Samples]]
+
+
+def doubles(*values: float) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+# ------------------------------------------------------------------------------------------------ weights
+@pytest.mark.parametrize(
+    ("fitness", "wanted"),
+    [
+        ((3.0, 1.0, 2.0), (30, 10, 20)),
+        ((1.0, 1.0, 0.0), (25, 25, 10)),
+        ((INF, 5.0, INF), (25, 10, 25)),
+        ((2.0, 2.0, 2.0), (20, 20, 20)),
+        ((-INF, 0.0, INF), (10, 20, 30)),
+    ],
+)
+def test_weights_go_by_rank_and_ties_share_theirs(fitness: tuple[float, ...], wanted: tuple[float, ...]) -> None:
+    assert shaping.by_rank(torch.tensor([10, 20, 30]), doubles(*fitness)).tolist() == list(wanted)
+
+
+def test_centred_ranks_run_from_a_half_to_minus_a_half() -> None:
+    assert shaping.centred_ranks(doubles(0.3, -7, 12, 0.1, 5)).tolist() == [0, 0.5, -0.5, 0.25, -0.25]
+    assert shaping.centred_ranks(doubles(1, 2)).tolist() == [0.5, -0.5]
+    assert shaping.centred_ranks(doubles(4)).tolist() == [0.5]
+
+
+@pytest.mark.parametrize("count", [2, 3, 8, 41])
+def test_utilities_are_those_of_the_paper(count: int) -> None:
+    raw = [max(0.0, math.log(count / 2 + 1) - math.log(k)) for k in range(1, count + 1)]
+    wanted = [value / sum(raw) - 1 / count for value in raw]
+    got = shaping.utilities(torch.arange(count).double())
+    assert got.tolist() == pytest.approx(wanted, rel=1e-12, abs=1e-15)
+    assert float(got.sum()) == pytest.approx(0, abs=1e-12)
+    backwards = shaping.utilities(-torch.arange(count).double())
+    assert torch.equal(backwards, got.flip(0))
+
+
+# ------------------------------------------------------------------------------------------------ sums
+@pytest.mark.parametrize("power", [1, 2])
+@pytest.mark.parametrize("size", [1e-250, 1e-9, 1.0, 1e12])
+def test_a_weighted_sum_is_exact_in_any_order(power: int, size: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = np.random.default_rng(1)
+    weights, noise = draw.normal(size=300) * size, draw.integers(-30, 31, size=(300, 50)).astype(np.int8)
+    got = shaping.weighted_sum(torch.from_numpy(weights), torch.from_numpy(noise), power=power)
+    powers = noise.astype(object) ** power  # Python's own integers
+    assert np.allclose(got.numpy(), weights @ powers.astype(float), rtol=0, atol=300 * 30**power * size * 2.0**-26)
+    scale = 2.0 ** min(26 - math.frexp(abs(weights).max())[1], 1000)
+    whole = np.array([round(float(w) * scale) for w in weights], dtype=object)
+    assert got.tolist() == [int(s) / scale for s in whole @ powers]
+
+    order = draw.permutation(300)
+    monkeypatch.setattr(shaping, "_COLUMNS", 7)
+    again = shaping.weighted_sum(torch.from_numpy(weights[order]), torch.from_numpy(noise[order]), power=power)
+    assert torch.equal(again, got)
+
+
+def test_a_weighted_sum_of_next_to_nothing() -> None:
+    noise = torch.ones(3, 4, dtype=torch.int8)
+    for size in (0.0, 1e-310):
+        assert shaping.weighted_sum(torch.full((3,), size, dtype=torch.float64), noise).abs().max() <= 3e-301
+
+
+# ------------------------------------------------------------------------------------------------ ranks and signs
+def test_ranks_count_the_better_ones() -> None:
+    assert shaping.ranks(doubles(5, 1, 3, 1, INF, INF)).tolist() == [3, 0, 2, 0, 4, 4]
+
+
+def test_signs_of_pairs_and_ties_that_take_turns() -> None:
+    first, second = (1, 2, 7, 7, 7, INF, INF), (2, 1, 7, 7, 7, INF, 3)
+    wanted = [True, False, False, True, False, True, False]
+    assert shaping.pair_signs(doubles(*first, *second)).tolist() == wanted
+
+
+@pytest.mark.parametrize("count", [1, 7, 8, 9, 100])
+def test_bits_are_packed_as_numpy_packs_them(count: int) -> None:
+    bits = torch.from_numpy(np.random.default_rng(count).random(count) < 0.5)
+    packed = shaping.packed(bits)
+    assert packed.dtype == torch.uint8
+    assert packed.tolist() == np.packbits(bits.numpy(), bitorder="little").tolist()
+    assert torch.equal(shaping.unpacked(packed, count), bits)
+
+
+# ------------------------------------------------------------------------------------------------ the task
+def asked(lab: SimpleNamespace, population: Tensor, nodes: tuple[str, ...], **options: Any) -> tuple[Reply, ...]:
+    request = Request(
+        Header(0, 3), options.pop("task", "ranking"), nodes, common={"population": population},
+        options={"loss": "nmse", **options},
+    )  # fmt: skip
+    return lab.engine.send(request).replies  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("samples", [0, 4])
+@pytest.mark.parametrize("joined", [False, True])
+def test_nodes_rank_what_the_task_fitness_measures(
+    laboratory: Build, clouds: Clouds, samples: int, joined: bool
+) -> None:
+    lab = laboratory(lambda: nn.Linear(4, 3), clouds(9, 300, 5), joined=joined)
+    population = torch.randn(22, 15, generator=torch.Generator().manual_seed(0))
+    names = ("n0", "n1", "n2")
+    losses = asked(lab, population, names, task="fitness", samples=samples)
+    ranks = asked(lab, population, names, answer="ranks", samples=samples)
+    signs = asked(lab, population, names, answer="sign", samples=samples)
+    for loss, rank, sign in zip(losses, ranks, signs, strict=True):
+        values = loss.payload["loss"][:, 0].numpy()
+        assert rank.payload["ranks"].tolist() == np.argsort(np.argsort(values)).tolist()
+        assert rank.payload["ranks"].dtype == torch.uint8
+        assert sign.payload["signs"].tolist() == np.packbits(values[:11] < values[11:], bitorder="little").tolist()
+        for reply in (rank, sign):
+            assert int(reply.payload["samples"]) == int(loss.payload["samples"])
+            assert int(reply.payload["nonfinite"]) == 0
+            assert set(reply.payload) == {"ranks" if reply is rank else "signs", "samples", "nonfinite"}
+
+
+@pytest.mark.parametrize(("count", "kind"), [(255, torch.uint8), (256, torch.int16)])
+def test_integers_are_as_short_as_they_can_be(laboratory: Build, clouds: Clouds, count: int, kind: torch.dtype) -> None:
+    lab = laboratory(lambda: nn.Linear(4, 3), clouds(count))
+    population = torch.randn(count, 15, generator=torch.Generator().manual_seed(0))
+    (reply,) = asked(lab, population, ("n0",), answer="ranks")
+    assert reply.payload["ranks"].dtype == reply.payload["samples"].dtype == kind
+    assert sorted(reply.payload["ranks"].tolist()) == list(range(count))
+    assert int(reply.payload["samples"]) == count
+
+
+def test_what_is_not_finite_ranks_last_and_is_counted(laboratory: Build, clouds: Clouds) -> None:
+    lab = laboratory(lambda: nn.Linear(4, 3), clouds(9))
+    population = torch.randn(6, 15, generator=torch.Generator().manual_seed(0))
+    population[1], population[4] = torch.nan, -torch.inf
+    (reply,) = asked(lab, population, ("n0",), answer="ranks")
+    assert reply.payload["ranks"][[1, 4]].tolist() == [4, 4]
+    assert int(reply.payload["nonfinite"]) == 2
+    (reply,) = asked(lab, population, ("n0",), answer="sign")
+    signs = shaping.unpacked(reply.payload["signs"], 3).tolist()
+    assert signs[1] is True, "tie of two broken ones in an odd place"
+    population[2] = torch.nan  # of the pair (2, 5)
+    (reply,) = asked(lab, population, ("n0",), answer="sign")
+    assert shaping.unpacked(reply.payload["signs"], 3).tolist() == [signs[0], True, False]
+    assert int(reply.payload["nonfinite"]) == 3
+
+    request = Request(
+        Header(0, 0), "ranking", ("n0",), common={"population": population * torch.nan},
+        options={"loss": "nmse", "answer": "sign"},
+    )  # fmt: skip
+    (reply,) = lab.worker.run(request)
+    assert reply.status == "failed"
+    assert reply.reason == "all 6 individuals have a non-finite loss on this node"
