@@ -27,7 +27,10 @@ TEXTS = [*PAGES, *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHA
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 CONFIGS = sorted((ROOT / "examples").glob("*.yaml"))
 FIXED: dict[str, type[BaseModel]] = {"evaluation": EvaluationSection, "watch": WatchSection}
-PAGE_OF = {"fne": "fne.md", "fedavg": "baselines.md", "fedprox": "baselines.md", "centralised": "baselines.md"}
+PAGE_OF = {
+    "fne": "fne.md", "fedavg": "baselines.md", "fedprox": "baselines.md", "centralised": "baselines.md",
+    "es": "es.md", "snes": "es.md", "sep_cma": "es.md", "de": "es.md",
+}  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -241,12 +244,19 @@ def test_fields_of_a_run_are_documented(tmp_path: Path) -> None:
     assert documented == list(fields)
 
 
+TWENTY = ("strategy.population=20", "strategy.subset_size=2")
+
+
 @pytest.mark.parametrize(
     ("strategy", "down", "up"),
     [
         (["strategy.subset_size=2"], 4 * 20 * 63, 4 * 20 + 8),
         (["strategy.subset_size=2", "strategy.deal=true"], 4 * 20 * 63 / 2 * 3, (4 * 20 / 2 + 8) * 3),
         (["strategy=fedavg", "strategy.fraction=0.34"], 4 * 63, 4 * 63 + 16),
+        (["strategy=es", *TWENTY], 4 * 20 * 63, 4 * 20 + 8),
+        (["strategy=es", "strategy.uplink=ranks", *TWENTY], 4 * 20 * 63, 20 + 2),
+        (["strategy=es", "strategy.uplink=sign", *TWENTY], 4 * 20 * 63, 2 + 2),
+        (["strategy=de", *TWENTY], 8 * 20 * 63, 8 * 20 + 8),
     ],
 )
 def test_bytes_are_as_the_formulas_in_the_docs(strategy: list[str], down: float, up: float, tmp_path: Path) -> None:

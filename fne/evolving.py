@@ -1,0 +1,186 @@
+"""The server half of methods that search without gradients and need only their candidates' fitness.
+
+A method in strategies/ is a `Proposer`: it says what to evaluate and learns from the answers. Everything between it and
+the nodes is here: who evaluates, what crosses the wire, what does not count, validation, the run's result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from fne.asking import NodeChoice, fitness_options, mean_losses, sent_buffers
+from fne.errors import RunError
+from fne.evolution.fitness import check_loss
+from fne.evolution.population import cleaned
+from fne.evolution.shaping import unpacked
+from fne.types import Header, LearningTask, Metrics, Reply, Request, Result, Round
+from fne.validation import Validation
+
+
+class Proposer(Protocol):
+    """A method without its exchange with the nodes; its state changes in `update` alone."""
+
+    @property
+    def genes(self) -> Tensor:
+        """The model that is validated and returned, float32 `[D]`: the centre of a distribution, or the fittest."""
+        ...
+
+    @property
+    def population(self) -> int:
+        """Number of candidates a generation, `P`."""
+        ...
+
+    @property
+    def remedy(self) -> str:
+        """What to lower where no candidate has a finite loss, such as `strategy.sigma`."""
+        ...
+
+    def candidates(self, step: int) -> Tensor:
+        """Return what nodes are to evaluate, float32 `[P, D]`; asked again, the same."""
+        ...
+
+    def update(self, step: int, scores: Tensor) -> Metrics:
+        """Learn from the scores of `candidates(step)`, float64 `[P]`: lower is better, +inf what was not finite.
+
+        Returns figures of its own for the history.
+        """
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything that a resumed run needs."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what `state_dict` returned."""
+        ...
+
+
+class Evolving:
+    """A strategy that lets a random subset of the nodes evaluate what a method proposes.
+
+    Args:
+        task: model and validation.
+        proposer: the method.
+        seed: of the run.
+        rounds: generations; the horizon.
+        loss: of fitness and validation.
+        subset_size, samples_per_node: who evaluates a generation, and on how many samples (0: all).
+        returns: `last` proposed model or `best` on validation.
+        uplink: what a node answers: `fitness` (sums of losses, which the engine adds), `ranks` or `sign` (which the
+            server weights by samples; scores are the mean ranks, or for a pair (i, i + P/2) minus and plus its vote in
+            [-1, 1]).
+    """
+
+    def __init__(
+        self,
+        task: LearningTask,
+        proposer: Proposer,
+        *,
+        seed: int,
+        rounds: int,
+        loss: str,
+        subset_size: int,
+        samples_per_node: int,
+        returns: str,
+        uplink: str = "fitness",
+    ) -> None:
+        check_loss(loss, classification=task.classification)
+        self.seed, self.horizon, self.step = seed, rounds, 0
+        self._task, self._proposer, self._returns, self._uplink = task, proposer, returns, uplink
+        self._options = fitness_options(task, loss)
+        self._choice = NodeChoice(seed, subset_size=subset_size, samples_per_node=samples_per_node)
+        self._evaluations = 0
+        self._buffers = task.buffers_for(proposer.genes)
+        self._validation = Validation(task, loss, proposer.genes)
+
+    @property
+    def done(self) -> bool:
+        """Whether the horizon is reached."""
+        return self.step >= self.horizon
+
+    def ask(self, nodes: Sequence[str]) -> Request:
+        """Return the candidates for the nodes chosen to evaluate them."""
+        chosen, samples = self._choice(self.step, nodes)
+        population = self._proposer.candidates(self.step)
+        common = {"population": population, **sent_buffers(self._task, self._buffers)}
+        header, options = Header(self.seed, self.step), {**self._options, "samples": samples}
+        if self._uplink == "fitness":
+            return Request(header, "fitness", chosen, common=common, options=options, reduce="sum")
+        return Request(header, "ranking", chosen, common=common, options={**options, "answer": self._uplink})
+
+    def tell(self, round_: Round) -> Metrics:
+        """Let the method learn from the answers and validate what it arrives at."""
+        figures: Metrics = {"loss_best": None, "loss_mean": None, "loss_worst": None}
+        if self._uplink == "fitness":
+            (reply,) = round_.replies
+            scores, figures = self._losses(reply)
+        else:
+            scores = _mean_votes(round_.replies, self._proposer.population)
+            figures["nonfinite"] = sum(int(reply.payload["nonfinite"][0]) for reply in round_.replies)
+        own = self._proposer.update(self.step, scores)
+        self.step += 1
+        self._evaluations += len(scores)
+        genes = self._proposer.genes
+        self._buffers = self._task.buffers_for(genes)
+        validated = self._validation(genes, self._buffers, self.step)
+        return {"round": self.step, "evaluations": self._evaluations, **figures, **validated, **own}
+
+    def _losses(self, reply: Reply) -> tuple[Tensor, Metrics]:
+        losses, _ = mean_losses([reply], len(reply.payload["loss"]))
+        fitness, nonfinite = cleaned(losses)
+        finite = fitness[torch.isfinite(fitness)]
+        if not len(finite):
+            raise RunError(
+                f"generation {self.step}: all {nonfinite} candidates have a non-finite loss; lower "
+                f"{self._proposer.remedy}, or scale the data"
+            )
+        return fitness, {
+            "loss_best": float(finite.min()),
+            "loss_mean": float(finite.mean()),
+            "loss_worst": float(finite.max()),
+            "nonfinite": nonfinite,
+            "_fitness": fitness,
+        }
+
+    def champion(self) -> Result:
+        """Return the model of the generation told last: a distribution's centre, or the fittest."""
+        return Result("model", self._proposer.genes, self._buffers)
+
+    def result(self) -> Result:
+        """Return the model of the run, as `returns` says."""
+        return self._validation.best() if self._returns == "best" else self.champion()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything that goes on: the method's state, best model, counters."""
+        return {
+            "step": self.step, "evaluations": self._evaluations, "buffers": dict(self._buffers),
+            "proposer": self._proposer.state_dict(), "validation": self._validation.state_dict(),
+        }  # fmt: skip
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what `state_dict` returned."""
+        self.step, self._evaluations, self._buffers = state["step"], state["evaluations"], state["buffers"]
+        self._proposer.load_state_dict(state["proposer"])
+        self._validation.load_state_dict(state["validation"])
+
+
+def _mean_votes(replies: Sequence[Reply], count: int) -> Tensor:
+    """Return the mean over nodes of their ranks or signs, weighted by samples, as scores of `count` candidates."""
+    total, samples = torch.zeros(count, dtype=torch.float64), 0.0
+    for reply in replies:
+        weight = float(reply.payload["samples"][0])
+        total += weight * _votes(reply, count)
+        samples += weight
+    return total / samples
+
+
+def _votes(reply: Reply, count: int) -> Tensor:
+    if "ranks" in reply.payload:
+        return reply.payload["ranks"].double()
+    first_wins = unpacked(reply.payload["signs"], count // 2)
+    second = torch.where(first_wins, 1.0, -1.0).double()  # a lower score is better
+    return torch.cat([-second, second])

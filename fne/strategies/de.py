@@ -1,0 +1,135 @@
+"""Differential evolution: each model is challenged by a trial made of the differences between others.
+
+R. Storn, K. Price, "Differential evolution: a simple and efficient heuristic for global optimization over continuous
+spaces", Journal of Global Optimization 11, 1997.
+
+Deviations
+- A generation's parents are evaluated again, on the same nodes and samples as their trials: a stored fitness of other
+  nodes is no comparison. A generation costs 2 P evaluations and sends 2 P models.
+- The first population are randomly initialised models, not uniform in a box: weights have no bounds.
+- The best of `best/1/bin` and `current-to-best/1/bin` is that of the last generation, on its nodes; before any is told,
+  a random one stands for it.
+- A trial whose loss is not finite never replaces its parent.
+- `returns=last` is the fittest of the last generation; the paper keeps the best ever, whose fitness would be stored.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import torch
+from torch import Tensor
+
+from fne.evolution.operators import order
+from fne.evolution.philox import Purpose, Stream
+from fne.evolution.population import diversity
+from fne.evolving import Evolving
+from fne.randomness import derive_seed
+from fne.registry import Key, register
+from fne.types import LearningTask, Metrics
+
+
+@register("strategy", "de")
+def de(
+    task: LearningTask,
+    *,
+    seed: int,
+    population: Annotated[int, Key("parents a generation, each with a trial; NP", unit="models", ge=4)] = 40,
+    rounds: Annotated[int, Key("generations", unit="generations", ge=1)] = 500,
+    loss: Annotated[
+        Literal["nmse", "mse", "bce", "cross_entropy"], Key("fitness: what the nodes' answers go by")
+    ] = "nmse",
+    subset_size: Annotated[int, Key("nodes in a generation, drawn at random", unit="nodes", ge=1)] = 1,
+    samples_per_node: Annotated[
+        int, Key("of a node, drawn anew each generation, the same for all candidates; 0: all", unit="samples", ge=0)
+    ] = 0,
+    variant: Annotated[
+        Literal["rand/1/bin", "best/1/bin", "current-to-best/1/bin"], Key("what the difference is added to")
+    ] = "rand/1/bin",
+    weight: Annotated[float, Key("of a difference; F", gt=0, le=2)] = 0.5,
+    crossover: Annotated[float, Key("probability that a gene comes from the mutant; CR", ge=0, le=1)] = 0.9,
+    returns: Annotated[
+        Literal["last", "best"], Key("model of the run: the last fittest, or the best on validation")
+    ] = "last",
+) -> Evolving:
+    """Differential evolution: trials made of differences between models replace the parents that they beat."""
+    proposer = _DE(task, seed, population=population, variant=variant, weight=weight, crossover=crossover)
+    return Evolving(
+        task, proposer, seed=seed, rounds=rounds, loss=loss, subset_size=subset_size,
+        samples_per_node=samples_per_node, returns=returns,
+    )  # fmt: skip
+
+
+class _DE:
+    """The parents, and which of them is the best."""
+
+    remedy = "strategy.weight"
+
+    def __init__(
+        self, task: LearningTask, seed: int, *, population: int, variant: str, weight: float, crossover: float
+    ) -> None:
+        modules = (task.new_model(derive_seed(seed, "individual", i)) for i in range(population))
+        self._parents = torch.stack([task.layout.flatten(module) for module in modules])
+        self.population = 2 * population
+        self.genes = self._parents[0]
+        self._best = -1
+        self._scales = task.layout.scales()
+        self._donors, self._coins = Stream(seed, Purpose.DONORS), Stream(seed, Purpose.CROSSOVER)
+        self._variant, self._weight, self._crossover = variant, weight, crossover
+        self._kept: tuple[int, Tensor] | None = None
+
+    def candidates(self, step: int) -> Tensor:
+        return torch.cat([self._parents, self._trials(step)])
+
+    def _trials(self, step: int) -> Tensor:
+        """Return a trial for each parent, `[NP, D]`; the last ones are kept for `update`."""
+        if self._kept is None or self._kept[0] != step:
+            self._kept = step, self._bred(step)
+        return self._kept[1]
+
+    def _bred(self, step: int) -> Tensor:
+        parents = self._parents
+        everyone = range(len(parents))
+        words = self._donors.words(step, everyone, 4)
+        first, second, third = _donors(words[:, :3])
+        if self._variant == "rand/1/bin" or self._best < 0:
+            base = parents[third]
+        else:
+            base = parents[self._best].expand_as(parents)
+        if self._variant == "current-to-best/1/bin":
+            base = parents + self._weight * (base - parents)
+        mutants = base + self._weight * (parents[first] - parents[second])
+        crossed = self._coins.uniform(step, everyone, parents.shape[1]) < self._crossover
+        crossed[torch.arange(len(parents)), _below(words[:, 3], parents.shape[1])] = True  # one gene at least
+        return torch.where(crossed, mutants, parents)
+
+    def update(self, step: int, scores: Tensor) -> Metrics:
+        old, new = scores.chunk(2)
+        better = (new <= old) & torch.isfinite(new)
+        self._parents = torch.where(better.unsqueeze(1), self._trials(step), self._parents)
+        self._best = int(order(torch.where(better, new, old))[0])
+        self.genes = self._parents[self._best].clone()
+        return {"replaced": int(better.sum()), "diversity": diversity(self._parents, self._scales)}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"parents": self._parents, "best": self._best, "genes": self.genes}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._parents, self._best, self.genes = state["parents"], state["best"], state["genes"]
+
+
+def _below(words: Tensor, bound: int) -> Tensor:
+    """Return whole numbers of [0, bound) made of 32-bit words."""
+    return words * bound >> 32
+
+
+def _donors(words: Tensor) -> list[Tensor]:
+    """Return for each individual i as many others as `words [NP, n]` has columns, all different and none of them i."""
+    count = len(words)
+    taken = [torch.arange(count)]
+    for word in words.unbind(dim=1):
+        donor = _below(word, count - len(taken))
+        for other in torch.stack(taken).sort(dim=0).values:  # counts on over those that are taken
+            donor = donor + (donor >= other)
+        taken.append(donor)
+    return taken[1:]

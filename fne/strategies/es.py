@@ -1,0 +1,155 @@
+"""Evolution strategy: candidates in antithetic pairs around one model, which moves along their weighted sum.
+
+T. Salimans, J. Ho, X. Chen, S. Sidor, I. Sutskever, "Evolution strategies as a scalable alternative to reinforcement
+learning", arXiv:1703.03864, 2017 (OpenAI-ES).
+
+Deviations
+- Genes are searched in units of their layer's initial standard deviation: `sigma` and `lr` mean the same in every
+  layer, whatever its fan-in.
+- Perturbations are `philox.noise`, whole numbers with almost the moments of a normal distribution: any device can
+  rebuild them from their address, and their weighted sum has the same bits in any order.
+- Candidates of a generation see the same samples, those of its nodes; equal candidates share their rank.
+- Weight decay acts on the model beside the optimizer (Loshchilov, Hutter, arXiv:1711.05101), not through its gradient.
+- Beyond the paper: schedules of `lr` and `sigma`, `shape=utilities|raw`, and `uplink`: `ranks` sends no loss, `sign`
+  one bit a pair. Mean ranks and mean votes over nodes, weighted by samples, stand for the losses there.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import torch
+from torch import Tensor
+
+from fne.asking import scheduled
+from fne.errors import SettingError
+from fne.evolution import shaping
+from fne.evolution.philox import UNIT, Perturbations
+from fne.evolving import Evolving
+from fne.randomness import derive_seed
+from fne.registry import Key, register
+from fne.types import LearningTask, Metrics
+
+
+@register("strategy", "es")
+def es(
+    task: LearningTask,
+    *,
+    seed: int,
+    population: Annotated[int, Key("candidates a generation, in antithetic pairs; even", unit="models", ge=2)] = 40,
+    rounds: Annotated[int, Key("generations", unit="generations", ge=1)] = 500,
+    loss: Annotated[
+        Literal["nmse", "mse", "bce", "cross_entropy"], Key("fitness: what the nodes' answers go by")
+    ] = "nmse",
+    subset_size: Annotated[int, Key("nodes in a generation, drawn at random", unit="nodes", ge=1)] = 1,
+    samples_per_node: Annotated[
+        int, Key("of a node, drawn anew each generation, the same for all candidates; 0: all", unit="samples", ge=0)
+    ] = 0,
+    sigma: Annotated[
+        float, Key("size of a perturbation", unit="standard deviations of the layer's initial values", gt=0)
+    ] = 0.5,
+    sigma_final: Annotated[float, Key("share of sigma in the last generation; exponential in between", gt=0)] = 1.0,
+    shape: Annotated[
+        Literal["ranks", "utilities", "raw"],
+        Key("weight of a candidate: centred rank, SNES's utility, or minus the loss itself"),
+    ] = "ranks",
+    optimizer: Annotated[Literal["adam", "sgd"], Key("what turns the weighted sum into a step")] = "adam",
+    lr: Annotated[
+        float, Key("learning rate; for adam the step", unit="standard deviations of the layer's initial values", gt=0)
+    ] = 0.3,
+    lr_final: Annotated[float, Key("share of lr in the last generation; exponential in between", gt=0)] = 0.1,
+    momentum: Annotated[float, Key("of sgd", ge=0, lt=1)] = 0.0,
+    weight_decay: Annotated[float, Key("share of each gene lost in a generation, times lr", ge=0)] = 0.0,
+    uplink: Annotated[
+        Literal["fitness", "ranks", "sign"],
+        Key("what a node answers: a loss a candidate, a rank, or one bit for each pair"),
+    ] = "fitness",
+    returns: Annotated[Literal["last", "best"], Key("model of the run: the last centre, or the best on validation")] = (
+        "last"
+    ),
+) -> Evolving:
+    """Evolution strategy: the mean of a population of antithetic pairs moves along their ranked, weighted sum."""
+    if population % 2:
+        raise SettingError("strategy.population", population, "even: candidates come in antithetic pairs")
+    if momentum and optimizer != "sgd":
+        raise SettingError("strategy.momentum", momentum, f"0 with optimizer = {optimizer}: it is sgd's")
+    if uplink == "sign" and shape != "ranks":
+        raise SettingError("strategy.shape", shape, "ranks with uplink = sign: its weights are the votes")
+    proposer = _ES(
+        task, seed, rounds, population=population, sigma=(sigma, sigma_final), lr=(lr, lr_final),
+        shape="votes" if uplink == "sign" else shape, adam=optimizer == "adam", momentum=momentum, decay=weight_decay,
+    )  # fmt: skip
+    return Evolving(
+        task, proposer, seed=seed, rounds=rounds, loss=loss, subset_size=subset_size,
+        samples_per_node=samples_per_node, returns=returns, uplink=uplink,
+    )  # fmt: skip
+
+
+class _ES:
+    """The centre, the perturbations around it, and the optimizer that moves it."""
+
+    remedy = "strategy.sigma or strategy.lr"
+
+    def __init__(
+        self,
+        task: LearningTask,
+        seed: int,
+        horizon: int,
+        *,
+        population: int,
+        sigma: tuple[float, float],
+        lr: tuple[float, float],
+        shape: str,
+        adam: bool,
+        momentum: float,
+        decay: float,
+    ) -> None:
+        self.genes = task.layout.flatten(task.new_model(derive_seed(seed, "global")))
+        self.population = population
+        self._scales = task.layout.scales()
+        self._noise = Perturbations(seed, population // 2, len(self.genes))
+        self._horizon, self._sigma, self._lr = horizon, sigma, lr
+        self._shape, self._adam, self._momentum, self._decay = shape, adam, momentum, decay
+        self._first = torch.zeros(len(self.genes), dtype=torch.float64)
+        self._second = torch.zeros(len(self.genes) if adam else 0, dtype=torch.float64)
+
+    def _at(self, step: int, values: tuple[float, float]) -> float:
+        return scheduled(step, self._horizon, values)
+
+    def candidates(self, step: int) -> Tensor:
+        offsets = self._noise(step).float().mul_(UNIT).mul_(self._scales * self._at(step, self._sigma))
+        return torch.cat([self.genes + offsets, self.genes - offsets])
+
+    def update(self, step: int, scores: Tensor) -> Metrics:
+        sigma, lr = self._at(step, self._sigma), self._at(step, self._lr)
+        first, second = self._weights(scores).chunk(2)
+        ascent = shaping.weighted_sum(first - second, self._noise(step)) * (UNIT / (self.population * sigma))
+        move = lr * (self._adam_step(ascent, step + 1) if self._adam else self._sgd_step(ascent))
+        kept = self.genes.double() * (1 - lr * self._decay)
+        self.genes = (kept + self._scales * move).float()
+        return {"sigma": sigma, "lr": lr}
+
+    def _weights(self, scores: Tensor) -> Tensor:
+        if self._shape == "ranks":
+            return shaping.centred_ranks(scores)
+        if self._shape == "utilities":
+            return shaping.utilities(scores)
+        if self._shape == "votes":  # of a pair half to each, as far apart as the best and the worst rank
+            return -scores / 2
+        return -torch.where(torch.isfinite(scores), scores, scores[torch.isfinite(scores)].max())
+
+    def _sgd_step(self, ascent: Tensor) -> Tensor:
+        self._first = self._momentum * self._first + ascent
+        return self._first
+
+    def _adam_step(self, ascent: Tensor, count: int) -> Tensor:
+        self._first = 0.9 * self._first + 0.1 * ascent
+        self._second = 0.999 * self._second + 0.001 * ascent.square()
+        spread = (self._second / (1 - 0.999**count)).sqrt()
+        return self._first / (1 - 0.9**count) / (spread + 1e-8)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"genes": self.genes, "first": self._first, "second": self._second}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.genes, self._first, self._second = state["genes"], state["first"], state["second"]

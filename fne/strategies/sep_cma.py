@@ -1,0 +1,125 @@
+"""sep-CMA-ES: a normal distribution with a diagonal covariance matrix, learnt along evolution paths.
+
+R. Ros, N. Hansen, "A simple modification in CMA-ES achieving linear time and space complexity", PPSN X, 2008.
+
+Deviations
+- Genes are searched in units of their layer's initial standard deviation; `sigma` is the first step size there.
+- Samples are `philox.noise`, whole numbers with almost the moments of a normal distribution: any device can rebuild
+  them from their address, and their weighted sums have the same bits in any order.
+- Candidates of equal fitness, those whose loss is not finite among them, share their weights.
+- The learning rate of the covariance, (D + 2) / 3 times that of CMA-ES, is bounded by 1, which it would pass with far
+  more candidates than genes.
+- Generations are evaluated on other nodes and samples each, so the fitness is noisy; more candidates than the paper's
+  formula (`population=0`) average it out.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any, Literal
+
+import torch
+from torch import Tensor
+
+from fne.asking import usual_population
+from fne.evolution import shaping
+from fne.evolution.philox import UNIT, VARIANCE, Perturbations
+from fne.evolving import Evolving
+from fne.randomness import derive_seed
+from fne.registry import Key, register
+from fne.types import LearningTask, Metrics
+
+
+@register("strategy", "sep_cma")
+def sep_cma(
+    task: LearningTask,
+    *,
+    seed: int,
+    population: Annotated[
+        int, Key("candidates a generation, at least 2; 0: the paper's 4 + floor(3 ln D)", unit="models", ge=0)
+    ] = 0,
+    rounds: Annotated[int, Key("generations", unit="generations", ge=1)] = 500,
+    loss: Annotated[
+        Literal["nmse", "mse", "bce", "cross_entropy"], Key("fitness: what the nodes' answers go by")
+    ] = "nmse",
+    subset_size: Annotated[int, Key("nodes in a generation, drawn at random", unit="nodes", ge=1)] = 1,
+    samples_per_node: Annotated[
+        int, Key("of a node, drawn anew each generation, the same for all candidates; 0: all", unit="samples", ge=0)
+    ] = 0,
+    sigma: Annotated[
+        float, Key("first step size", unit="standard deviations of the layer's initial values", gt=0)
+    ] = 0.5,
+    returns: Annotated[Literal["last", "best"], Key("model of the run: the last centre, or the best on validation")] = (
+        "last"
+    ),
+) -> Evolving:
+    """Separable CMA-ES: step size and each gene's variance adapt along the paths that the centre takes."""
+    proposer = _SepCMA(task, seed, population=population, sigma=sigma)
+    return Evolving(
+        task, proposer, seed=seed, rounds=rounds, loss=loss, subset_size=subset_size,
+        samples_per_node=samples_per_node, returns=returns,
+    )  # fmt: skip
+
+
+class _SepCMA:
+    """The centre, the step size, the diagonal of the covariance matrix, two evolution paths."""
+
+    remedy = "strategy.sigma"
+
+    def __init__(self, task: LearningTask, seed: int, *, population: int, sigma: float) -> None:
+        self.genes = task.layout.flatten(task.new_model(derive_seed(seed, "global")))
+        size = len(self.genes)
+        self.population = usual_population(population, size)
+        self._scales = task.layout.scales()
+        self._noise = Perturbations(seed, self.population, size)
+        parents = self.population // 2
+        raw = math.log(parents + 1) - torch.arange(1, parents + 1, dtype=torch.float64).log()
+        self._weights = torch.cat([raw / raw.sum(), torch.zeros(self.population - parents, dtype=torch.float64)])
+        mass = self._mass = float(1 / self._weights.square().sum())
+        self._rate_path = 4 / (size + 4)
+        self._rate_sigma = (mass + 2) / (size + mass + 3)
+        self._damping = 1 + 2 * max(0.0, math.sqrt((mass - 1) / (size + 1)) - 1) + self._rate_sigma
+        rank_one = 2 / (size + math.sqrt(2)) ** 2 / mass
+        rank_mu = (1 - 1 / mass) * min(1.0, (2 * mass - 1) / ((size + 2) ** 2 + mass))
+        self._rate_covariance = min(1.0, (size + 2) / 3 * (rank_one + rank_mu))
+        self._norm = math.sqrt(size) * (1 - 1 / (4 * size) + 1 / (21 * size**2))  # of a standard normal vector
+        self._sigma = sigma
+        self._variances = torch.ones(size, dtype=torch.float64)
+        self._path_sigma = torch.zeros(size, dtype=torch.float64)
+        self._path = torch.zeros(size, dtype=torch.float64)
+
+    def candidates(self, step: int) -> Tensor:
+        widths = (self._scales * self._sigma * self._variances.sqrt()).float()
+        return self._noise(step).float().mul_(UNIT).mul_(widths).add_(self.genes)
+
+    def update(self, step: int, scores: Tensor) -> Metrics:
+        noise, weights = self._noise(step), shaping.by_rank(self._weights, scores)
+        mean = shaping.weighted_sum(weights, noise) * UNIT
+        squares = shaping.weighted_sum(weights, noise, power=2) / VARIANCE
+        widths = self._variances.sqrt()
+        self.genes = (self.genes.double() + self._scales * self._sigma * widths * mean).float()
+
+        rate = self._rate_sigma
+        self._path_sigma = (1 - rate) * self._path_sigma + math.sqrt(rate * (2 - rate) * self._mass) * mean
+        length = float(self._path_sigma.square().sum().sqrt())
+        unbiased = length / math.sqrt(1 - (1 - rate) ** (2 * (step + 1)))
+        rate = self._rate_path
+        self._path = (1 - rate) * self._path
+        if unbiased < (1.4 + 2 / (len(mean) + 1)) * self._norm:  # else the step size alone has to grow
+            self._path = self._path + math.sqrt(rate * (2 - rate) * self._mass) * widths * mean
+
+        rate = self._rate_covariance
+        learnt = self._path.square() / self._mass + (1 - 1 / self._mass) * self._variances * squares
+        self._variances = (1 - rate) * self._variances + rate * learnt
+        self._sigma *= math.exp(self._rate_sigma / self._damping * (length / self._norm - 1))
+        return {"sigma": self._sigma * float(self._variances.sqrt().mean())}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "genes": self.genes, "sigma": self._sigma, "variances": self._variances,
+            "path_sigma": self._path_sigma, "path": self._path,
+        }  # fmt: skip
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.genes, self._sigma, self._variances = state["genes"], state["sigma"], state["variances"]
+        self._path_sigma, self._path = state["path_sigma"], state["path"]

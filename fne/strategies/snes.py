@@ -1,0 +1,112 @@
+"""SNES: a normal distribution with a width of its own for each gene, moved along the natural gradient.
+
+T. Schaul, T. Glasmachers, J. Schmidhuber, "High dimensions and heavy tails for natural evolution strategies", GECCO
+2011, algorithm 2 (separable NES).
+
+Deviations
+- Genes are searched in units of their layer's initial standard deviation; `sigma` is the first width there.
+- Samples are `philox.noise`, whole numbers with almost the moments of a normal distribution: any device can rebuild
+  them from their address, and their weighted sums have the same bits in any order.
+- Candidates of equal fitness, those whose loss is not finite among them, share their utilities.
+- Generations are evaluated on other nodes and samples each, so the fitness is noisy; more candidates than the paper's
+  formula (`population=0`) average it out.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any, Literal
+
+import torch
+from torch import Tensor
+
+from fne.asking import scheduled, usual_population
+from fne.evolution import shaping
+from fne.evolution.philox import UNIT, VARIANCE, Perturbations
+from fne.evolving import Evolving
+from fne.randomness import derive_seed
+from fne.registry import Key, register
+from fne.types import LearningTask, Metrics
+
+
+@register("strategy", "snes")
+def snes(
+    task: LearningTask,
+    *,
+    seed: int,
+    population: Annotated[
+        int, Key("candidates a generation, at least 2; 0: the paper's 4 + floor(3 ln D)", unit="models", ge=0)
+    ] = 0,
+    rounds: Annotated[int, Key("generations", unit="generations", ge=1)] = 500,
+    loss: Annotated[
+        Literal["nmse", "mse", "bce", "cross_entropy"], Key("fitness: what the nodes' answers go by")
+    ] = "nmse",
+    subset_size: Annotated[int, Key("nodes in a generation, drawn at random", unit="nodes", ge=1)] = 1,
+    samples_per_node: Annotated[
+        int, Key("of a node, drawn anew each generation, the same for all candidates; 0: all", unit="samples", ge=0)
+    ] = 0,
+    sigma: Annotated[
+        float, Key("first width of the distribution", unit="standard deviations of the layer's initial values", gt=0)
+    ] = 0.5,
+    eta_mu: Annotated[float, Key("learning rate of the centre", gt=0)] = 1.0,
+    eta_final: Annotated[float, Key("share of eta_mu in the last generation; exponential in between", gt=0)] = 1.0,
+    eta_sigma: Annotated[
+        float, Key("learning rate of the widths; 0: the paper's (3 + ln D) / (5 sqrt(D))", ge=0)
+    ] = 0.0,
+    returns: Annotated[Literal["last", "best"], Key("model of the run: the last centre, or the best on validation")] = (
+        "last"
+    ),
+) -> Evolving:
+    """Separable natural evolution strategy: centre and each gene's width follow the natural gradient."""
+    proposer = _SNES(
+        task, seed, rounds, population=population, sigma=sigma, eta_mu=(eta_mu, eta_final), eta_sigma=eta_sigma
+    )
+    return Evolving(
+        task, proposer, seed=seed, rounds=rounds, loss=loss, subset_size=subset_size,
+        samples_per_node=samples_per_node, returns=returns,
+    )  # fmt: skip
+
+
+class _SNES:
+    """The centre and the widths of the distribution."""
+
+    remedy = "strategy.sigma"
+
+    def __init__(
+        self,
+        task: LearningTask,
+        seed: int,
+        horizon: int,
+        *,
+        population: int,
+        sigma: float,
+        eta_mu: tuple[float, float],
+        eta_sigma: float,
+    ) -> None:
+        self.genes = task.layout.flatten(task.new_model(derive_seed(seed, "global")))
+        size = len(self.genes)
+        self.population = usual_population(population, size)
+        self._scales = task.layout.scales()
+        self._noise = Perturbations(seed, self.population, size)
+        self._sigma = torch.full((size,), sigma, dtype=torch.float64)
+        self._horizon, self._eta_mu = horizon, eta_mu
+        self._eta_sigma = eta_sigma or (3 + math.log(size)) / (5 * math.sqrt(size))
+
+    def candidates(self, step: int) -> Tensor:
+        widths = (self._scales * self._sigma).float()
+        return self._noise(step).float().mul_(UNIT).mul_(widths).add_(self.genes)
+
+    def update(self, step: int, scores: Tensor) -> Metrics:
+        noise, weights = self._noise(step), shaping.utilities(scores)
+        towards = shaping.weighted_sum(weights, noise) * UNIT
+        wider = shaping.weighted_sum(weights, noise, power=2) / VARIANCE - weights.sum()
+        eta = scheduled(step, self._horizon, self._eta_mu)
+        self.genes = (self.genes.double() + eta * self._scales * self._sigma * towards).float()
+        self._sigma = self._sigma * torch.exp(self._eta_sigma / 2 * wider)
+        return {"sigma": float(self._sigma.mean())}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"genes": self.genes, "sigma": self._sigma}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.genes, self._sigma = state["genes"], state["sigma"]
