@@ -71,8 +71,9 @@ class Evolving:
         subset_size, samples_per_node: who evaluates a generation, and on how many samples (0: all).
         returns: `last` proposed model or `best` on validation.
         uplink: what a node answers: `fitness` (sums of losses, which the engine adds), `ranks` or `sign` (which the
-            server weights by samples; scores are the mean ranks, or for a pair (i, i + P/2) minus and plus its vote in
-            [-1, 1]).
+            server weights by samples; scores are the mean ranks from 0, or for a pair (i, i + P/2) minus and plus its
+            vote in [-1, 1]). A node on which no candidate has a finite loss fails by name with `ranks` and `sign`, and
+            the others go on; with `fitness` its NaNs are in every sum, which ends the run.
     """
 
     def __init__(
@@ -180,7 +181,7 @@ def _mean_votes(replies: Sequence[Reply], count: int) -> Tensor:
 
 def _votes(reply: Reply, count: int) -> Tensor:
     if "ranks" in reply.payload:
-        return reply.payload["ranks"].double()
+        return reply.payload["ranks"].double() / 2  # sent doubled: ties share the middle of their places
     first_wins = unpacked(reply.payload["signs"], count // 2)
     second = torch.where(first_wins, 1.0, -1.0).double()  # a lower score is better
     return torch.cat([-second, second])

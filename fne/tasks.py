@@ -47,7 +47,8 @@ def fitness_task(
 
     Takes `population [P, D]` (common, or private for a slice of one's own) and, where they differ from the model's
     initial ones, `buffer.*`. Yields `loss`, float32 `[P, 1]`, summed over the samples in float64, and `samples`, int64
-    `[1]`. Samples of different nodes share a pass only with `evaluation.tiles=joined`.
+    `[1]`. Samples of different nodes share a pass only with `evaluation.tiles=joined`. A sum that is not finite is sent
+    as it is, even where all are (`ranking` fails there): the server judges individuals over all nodes.
     """
     for count, total in _summed(worker, nodes, request, loss, samples, statistics):
         yield {"loss": total, "samples": torch.tensor([count])}
@@ -71,19 +72,32 @@ def ranking_task(
 ) -> Iterator[Tensors]:
     """Evaluate a population as `fitness` does, but answer with an order: no loss leaves the node.
 
-    Yields `ranks [P]` (how many are better) or `signs`, uint8 `[ceil(P / 16)]` (a bit a pair, 1 where the first is the
-    better one), and `samples [1]`, `nonfinite [1]`; integers in the smallest type that holds them. An individual whose
-    loss is not finite is worse than any other. Raises `RunError` where all are.
+    Yields `ranks [P]` (twice the rank from 0, ties in the middle of their places) or `signs`, uint8 `[ceil(P / 16)]` (a
+    bit a pair, 1 where the first is the better one, drawn from the node's public generator where they tie), and
+    `samples [1]`, `nonfinite [1]`; integers in the smallest type that holds them. An individual whose loss is not
+    finite is worse than any other.
+
+    Raises:
+        RunError: no individual has a finite loss on the node, whose ranks would mean nothing; or `sign` of an odd `P`.
     """
-    for count, total in _summed(worker, nodes, request, loss, samples, statistics):
+    for node in nodes if answer == "sign" else ():
+        size = len(payload_of(request, node)["population"])
+        if size % 2:
+            raise RunError(f"answer = sign needs pairs (i, i + P/2), P is {size}; send an even number of individuals")
+    summed = _summed(worker, nodes, request, loss, samples, statistics)
+    for node, (count, total) in zip(nodes, summed, strict=True):
         values, nonfinite = cleaned(total[:, 0])
-        if nonfinite == len(values):
-            raise RunError(f"all {nonfinite} individuals have a non-finite loss on this node")
-        told = (
-            {"ranks": _small(shaping.ranks(values), len(values))}
-            if answer == "ranks"
-            else {"signs": shaping.packed(shaping.pair_signs(values))}
-        )
+        size = len(values)
+        if nonfinite == size:
+            raise RunError(
+                f"all {size} individuals have a non-finite loss on this node; lower what perturbs them "
+                "(strategy.sigma, strategy.lr, strategy.mutation_rate), or scale the data"
+            )
+        if answer == "ranks":
+            told = {"ranks": _small(shaping.ranks(values), 2 * size - 2)}
+        else:
+            ties = torch.randint(2, (size // 2,), generator=node.generator(request.header, "ties")).bool()
+            told = {"signs": shaping.packed(shaping.pair_signs(values, ties))}
         counts = {"samples": count, "nonfinite": nonfinite}
         yield told | {name: _small(torch.tensor([n]), n) for name, n in counts.items()}
 

@@ -130,7 +130,18 @@ def test_generations_of_snes_by_numpy(lab: SimpleNamespace) -> None:
         widths = widths * np.exp((3 + np.log(15)) / (5 * np.sqrt(15)) / 2 * (u @ (s**2 - 1)))
 
 
-def test_generations_of_sep_cma_by_numpy(lab: SimpleNamespace) -> None:
+def towards_far(strategy: Evolving, lab: SimpleNamespace, t: int) -> tuple[Array, Array, Array, Array]:
+    """Return what `observed` does, but of losses that are squared distances from a far point."""
+    proposer = strategy._proposer
+    before, population = proposer.genes.double().numpy(), proposer.candidates(t).double().numpy()
+    losses = np.square(population / scales_of(lab) - 1e3).sum(axis=1)
+    proposer.update(t, torch.from_numpy(losses))
+    return before, population, losses, proposer.genes.double().numpy()
+
+
+@pytest.mark.parametrize(("rounds", "seen"), [(5, {True}), (30, {True, False})])
+def test_generations_of_sep_cma_by_numpy(lab: SimpleNamespace, rounds: int, seen: set[bool]) -> None:
+    """Near the optimum, and far from it, where the step size grows so fast that the path has to wait for it."""
     strategy, n, scales = make("sep_cma", lab.task, population=7, sigma=0.4), 15, scales_of(lab)
     w = np.log(4) - np.log([1, 2, 3])
     w = w / w.sum()
@@ -141,17 +152,20 @@ def test_generations_of_sep_cma_by_numpy(lab: SimpleNamespace) -> None:
     c_cov *= (n + 2) / 3
     chi = np.sqrt(n) * (1 - 1 / (4 * n) + 1 / (21 * n**2))
     sigma, c, p_s, p_c = 0.4, np.ones(n), np.zeros(n), np.zeros(n)
-    for t in range(5):
-        before, population, losses, after = observed(strategy, lab)
+    met = set()
+    for t in range(rounds):
+        before, population, losses, after = observed(strategy, lab) if rounds == 5 else towards_far(strategy, lab, t)
         z = (population - before) / (sigma * np.sqrt(c) * scales)
         best = z[losses.argsort()[:3]]
         np.testing.assert_allclose(after, before + sigma * scales * np.sqrt(c) * (w @ best), rtol=1e-3, atol=1e-4)
         p_s = (1 - c_s) * p_s + np.sqrt(c_s * (2 - c_s) * mu) * (w @ best)
         length = np.linalg.norm(p_s)
         moving = length / np.sqrt(1 - (1 - c_s) ** (2 * (t + 1))) < (1.4 + 2 / (n + 1)) * chi
+        met.add(bool(moving))
         p_c = (1 - c_c) * p_c + moving * np.sqrt(c_c * (2 - c_c) * mu) * np.sqrt(c) * (w @ best)
         c = (1 - c_cov) * c + c_cov / mu * p_c**2 + c_cov * (1 - 1 / mu) * c * (w @ best**2)
         sigma *= np.exp(c_s / d_s * (length / chi - 1))
+    assert met == seen
     state = strategy.state_dict()["proposer"]
     assert state["sigma"] == pytest.approx(sigma, rel=1e-3)
     np.testing.assert_allclose(state["variances"].numpy(), c, rtol=1e-2)
@@ -314,6 +328,34 @@ def test_step_sizes_are_in_units_of_each_layers_initial_spread(lab: SimpleNamesp
         assert torch.allclose(spread, 0.3 * scales, rtol=0.15)
 
 
+# ------------------------------------------------------------------------------------------------ ties
+def test_flat_fitness_leaves_sep_cma_as_it_is(lab: SimpleNamespace) -> None:
+    proposer = make("sep_cma", lab.task)._proposer
+    proposer.update(0, torch.rand(10, generator=torch.Generator().manual_seed(0), dtype=torch.float64))
+    before = {key: torch.as_tensor(value).clone() for key, value in proposer.state_dict().items()}
+    figures = [proposer.update(t, torch.full((10,), 0.25, dtype=torch.float64))["sigma"] for t in range(1, 20)]
+    assert len(set(figures)) == 1
+    after = proposer.state_dict()
+    assert all(torch.equal(torch.as_tensor(after[key]), value) for key, value in before.items())
+
+
+@pytest.mark.parametrize("kind", ["none", "half not finite", "most not finite", "three values"])
+def test_ties_do_not_collapse_the_step_size_of_sep_cma(lab: SimpleNamespace, kind: str) -> None:
+    """Scores that have nothing to do with the candidates give no reason to shrink or grow, however many tie."""
+    proposer: Any = make("sep_cma", lab.task, population=20)._proposer
+    draw = torch.Generator().manual_seed(3)
+    logs = []
+    for t in range(300):
+        scores = torch.rand(20, generator=draw, dtype=torch.float64)
+        if "not finite" in kind:
+            scores[torch.randperm(20, generator=draw)[: 10 if kind.startswith("half") else 17]] = math.inf
+        if kind == "three values":
+            scores = (3 * scores).floor()
+        proposer.update(t, scores)
+        logs.append(math.log(proposer.state_dict()["sigma"] / 0.5))
+    assert abs(logs[-1]) < 2
+
+
 # ------------------------------------------------------------------------------------------------ broken candidates
 class Rooted(nn.Linear):
     """A classifier whose outputs are NaN where its first weight is below a bound."""
@@ -349,17 +391,57 @@ def test_what_is_not_finite_is_counted_and_steers_away(
     assert sum(broken[:10]) > sum(broken[-10:])
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_where_all_are_broken_the_run_ends_with_advice(lab: SimpleNamespace, name: str) -> None:
-    strategy = make(name, lab.task)
+ALL_BROKEN = r"generation 0: all \d+ candidates have a non-finite loss; lower strategy\.(sigma|weight)"
+NODE_BROKEN = (
+    r"0 of 1 nodes answered.* n\d: all 10 individuals have a non-finite loss on this node; lower .*strategy\.sigma"
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "wanted"),
+    [
+        *((name, {}, ALL_BROKEN) for name in METHODS),
+        ("es", {"uplink": "ranks"}, NODE_BROKEN),
+        ("es", {"uplink": "sign"}, NODE_BROKEN),
+    ],
+)
+def test_where_all_are_broken_the_run_ends_with_advice(
+    lab: SimpleNamespace, name: str, settings: dict[str, Any], wanted: str
+) -> None:
+    strategy = make(name, lab.task, **settings)
     state = strategy.state_dict()
     for key in ("genes", "parents"):
         if key in state["proposer"]:
             state["proposer"][key] = torch.full_like(state["proposer"][key], torch.nan)
     strategy.load_state_dict(state)
-    wanted = r"generation 0: all \d+ candidates have a non-finite loss; lower strategy\.(sigma|weight)"
     with pytest.raises(RunError, match=wanted):
         step(strategy, lab)
+
+
+@pytest.mark.parametrize("uplink", ["fitness", "ranks", "sign"])
+def test_a_node_where_all_are_broken(laboratory: Build, clouds: Clouds, uplink: str) -> None:
+    """Where nodes rank it fails by name and the others go on; in a sum of losses its NaNs are everywhere."""
+    nodes = clouds(9, 5, 14)
+    nodes["n1"] = Samples(nodes["n1"].x * torch.nan, nodes["n1"].y)
+    lab = laboratory(linear, nodes)
+    strategy = make("es", lab.task, uplink=uplink, subset_size=3)
+    if uplink == "fitness":
+        with pytest.raises(RunError, match=ALL_BROKEN):
+            step(strategy, lab)
+        return
+    round_ = lab.engine.send(strategy.ask(NODES))
+    assert [failure.node for failure in round_.failures] == ["n1"]
+    assert strategy.tell(round_)["nonfinite"] == 0
+    assert set(round_.per_node) == {"n0", "n2"}
+
+
+def test_trials_of_before_are_not_those_of_a_state_taken_over(lab: SimpleNamespace) -> None:
+    first, second, fresh = (make("de", lab.task, seed=seed)._proposer for seed in (1, 0, 0))
+    for proposer in (first, second):
+        proposer.candidates(0)
+    for proposer in (second, fresh):
+        proposer.load_state_dict(first.state_dict())
+    assert torch.equal(second.candidates(0), fresh.candidates(0))
 
 
 def test_a_trial_that_is_not_finite_never_replaces_a_parent(lab: SimpleNamespace) -> None:
@@ -388,10 +470,10 @@ def test_one_node_that_ranks_is_as_good_as_one_that_tells(lab: SimpleNamespace) 
 def test_votes_and_ranks_are_weighted_by_samples(lab: SimpleNamespace) -> None:
     """Three pairs, nodes of 9, 5 and 14 samples: worked out by hand."""
     votes = {"n0": [True, False, True], "n1": [False, False, True], "n2": [True, True, False]}
-    ranks = {"n0": [0, 1, 2, 3, 4, 5], "n1": [5, 4, 3, 2, 1, 0], "n2": [0, 0, 0, 3, 3, 3]}
+    ranks = {"n0": [0, 1, 2, 3, 4, 5], "n1": [5, 4, 3, 2, 1, 0], "n2": [1, 1, 1, 3, 4.5, 4.5]}
     by_hand = {
         "sign": torch.tensor([9 - 5 + 14, -9 - 5 + 14, 9 + 5 - 14]) / 28,
-        "ranks": torch.tensor([0 + 25 + 0, 9 + 20, 18 + 15, 27 + 10 + 42, 36 + 5 + 42, 45 + 42]) / 28,
+        "ranks": torch.tensor([25 + 14, 9 + 20 + 14, 18 + 15 + 14, 27 + 10 + 42, 36 + 5 + 63, 45 + 63]) / 28,
     }
     seen: list[Tensor] = []
     for uplink, wanted in by_hand.items():
@@ -402,7 +484,7 @@ def test_votes_and_ranks_are_weighted_by_samples(lab: SimpleNamespace) -> None:
             Reply(reply.header, reply.node, payload={
                 **{k: v for k, v in reply.payload.items() if k in ("samples", "nonfinite")},
                 **({"signs": packed(torch.tensor(votes[reply.node]))} if uplink == "sign" else
-                   {"ranks": torch.tensor(ranks[reply.node], dtype=torch.uint8)}),
+                   {"ranks": (2 * torch.tensor(ranks[reply.node])).to(torch.uint8)}),
             })
             for reply in round_.replies
         )  # fmt: skip
@@ -527,6 +609,8 @@ def test_a_resumed_run_ends_with_the_same_bits(
             "es", {"uplink": "sign", "shape": "raw"},
             r"strategy\.shape = 'raw': must be ranks with uplink = sign: its weights are the votes",
         ),
+        ("es", {"lr": 0.5, "weight_decay": 2.5}, r"strategy\.weight_decay = 2\.5: must be at most 2, 1 over"),
+        ("es", {"lr": 0.5, "lr_final": 4.0, "weight_decay": 0.6}, r"weight_decay = 0\.6: must be at most 0\.5, 1 over"),
         ("snes", {"population": 1}, r"strategy\.population = 1: must be at least 2, or 0"),
         ("sep_cma", {"population": 1}, r"strategy\.population = 1: must be at least 2, or 0"),
     ],

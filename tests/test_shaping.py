@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from fne.evolution import shaping
+from fne.evolution.evaluate import Plan
 from fne.types import Header, Reply, Request, Samples
 
 INF = math.inf
@@ -82,14 +83,25 @@ def test_a_weighted_sum_of_next_to_nothing() -> None:
 
 
 # ------------------------------------------------------------------------------------------------ ranks and signs
-def test_ranks_count_the_better_ones() -> None:
-    assert shaping.ranks(doubles(5, 1, 3, 1, INF, INF)).tolist() == [3, 0, 2, 0, 4, 4]
+@pytest.mark.parametrize(
+    ("fitness", "places"),
+    [
+        ((5, 1, 3, 1, INF, INF), (3, 0.5, 2, 0.5, 4.5, 4.5)),
+        ((0.3, -7, 12, 0.1), (2, 0, 3, 1)),
+        ((2, 2, 2), (1, 1, 1)),
+        ((2, 2), (0.5, 0.5)),
+        ((4,), (0,)),
+    ],
+)
+def test_ranks_are_doubled_places_and_ties_share_theirs(fitness: tuple[float, ...], places: tuple[float, ...]) -> None:
+    assert shaping.ranks(doubles(*fitness)).tolist() == [2 * place for place in places]
 
 
-def test_signs_of_pairs_and_ties_that_take_turns() -> None:
+def test_signs_of_pairs_and_ties_as_told() -> None:
     first, second = (1, 2, 7, 7, 7, INF, INF), (2, 1, 7, 7, 7, INF, 3)
-    wanted = [True, False, False, True, False, True, False]
-    assert shaping.pair_signs(doubles(*first, *second)).tolist() == wanted
+    for ties in ([True] * 7, [False] * 7, [False, True, True, False, True, False, True]):
+        wanted = [True, False, *ties[2:6], False]
+        assert shaping.pair_signs(doubles(*first, *second), torch.tensor(ties)).tolist() == wanted
 
 
 @pytest.mark.parametrize("count", [1, 7, 8, 9, 100])
@@ -123,7 +135,7 @@ def test_nodes_rank_what_the_task_fitness_measures(
     signs = asked(lab, population, names, answer="sign", samples=samples)
     for loss, rank, sign in zip(losses, ranks, signs, strict=True):
         values = loss.payload["loss"][:, 0].numpy()
-        assert rank.payload["ranks"].tolist() == np.argsort(np.argsort(values)).tolist()
+        assert rank.payload["ranks"].tolist() == (2 * np.argsort(np.argsort(values))).tolist()
         assert rank.payload["ranks"].dtype == torch.uint8
         assert sign.payload["signs"].tolist() == np.packbits(values[:11] < values[11:], bitorder="little").tolist()
         for reply in (rank, sign):
@@ -132,14 +144,25 @@ def test_nodes_rank_what_the_task_fitness_measures(
             assert set(reply.payload) == {"ranks" if reply is rank else "signs", "samples", "nonfinite"}
 
 
-@pytest.mark.parametrize(("count", "kind"), [(255, torch.uint8), (256, torch.int16)])
-def test_integers_are_as_short_as_they_can_be(laboratory: Build, clouds: Clouds, count: int, kind: torch.dtype) -> None:
-    lab = laboratory(lambda: nn.Linear(4, 3), clouds(count))
+@pytest.mark.parametrize(
+    ("count", "samples", "kinds"),
+    [
+        (128, 256, (torch.uint8, torch.int16)),
+        (129, 255, (torch.int16, torch.uint8)),
+        (2**14, 1, (torch.int16, torch.uint8)),
+        (2**14 + 1, 1, (torch.int32, torch.uint8)),
+    ],
+)
+def test_integers_are_as_short_as_they_can_be(
+    laboratory: Build, clouds: Clouds, count: int, samples: int, kinds: tuple[torch.dtype, ...]
+) -> None:
+    plan = Plan("vmap", 512, 64)
+    lab = laboratory(lambda: nn.Linear(4, 3), {"n0": clouds(samples)["n0"]}, plan=plan)
     population = torch.randn(count, 15, generator=torch.Generator().manual_seed(0))
     (reply,) = asked(lab, population, ("n0",), answer="ranks")
-    assert reply.payload["ranks"].dtype == reply.payload["samples"].dtype == kind
-    assert sorted(reply.payload["ranks"].tolist()) == list(range(count))
-    assert int(reply.payload["samples"]) == count
+    assert (reply.payload["ranks"].dtype, reply.payload["samples"].dtype) == kinds
+    assert int(reply.payload["ranks"].sum()) == count * (count - 1), "no rank is cut off"
+    assert int(reply.payload["samples"]) == samples
 
 
 def test_what_is_not_finite_ranks_last_and_is_counted(laboratory: Build, clouds: Clouds) -> None:
@@ -147,20 +170,53 @@ def test_what_is_not_finite_ranks_last_and_is_counted(laboratory: Build, clouds:
     population = torch.randn(6, 15, generator=torch.Generator().manual_seed(0))
     population[1], population[4] = torch.nan, -torch.inf
     (reply,) = asked(lab, population, ("n0",), answer="ranks")
-    assert reply.payload["ranks"][[1, 4]].tolist() == [4, 4]
+    assert reply.payload["ranks"][[1, 4]].tolist() == [9, 9]
     assert int(reply.payload["nonfinite"]) == 2
     (reply,) = asked(lab, population, ("n0",), answer="sign")
     signs = shaping.unpacked(reply.payload["signs"], 3).tolist()
-    assert signs[1] is True, "tie of two broken ones in an odd place"
     population[2] = torch.nan  # of the pair (2, 5)
     (reply,) = asked(lab, population, ("n0",), answer="sign")
-    assert shaping.unpacked(reply.payload["signs"], 3).tolist() == [signs[0], True, False]
+    assert shaping.unpacked(reply.payload["signs"], 3).tolist() == [*signs[:2], False]
     assert int(reply.payload["nonfinite"]) == 3
 
-    request = Request(
-        Header(0, 0), "ranking", ("n0",), common={"population": population * torch.nan},
-        options={"loss": "nmse", "answer": "sign"},
-    )  # fmt: skip
-    (reply,) = lab.worker.run(request)
-    assert reply.status == "failed"
-    assert reply.reason == "all 6 individuals have a non-finite loss on this node"
+
+def test_ties_are_broken_by_each_node_anew(laboratory: Build, clouds: Clouds) -> None:
+    """Of equal individuals 100 nodes vote at random: a pair's mean vote has standard deviation 0.1, not 1."""
+    lab = laboratory(lambda: nn.Linear(4, 3), clouds(*[2] * 100))
+    population = torch.linspace(-1, 1, 15).expand(80, 15).contiguous()
+
+    def votes(step: int) -> Tensor:
+        request = Request(
+            Header(0, step), "ranking", lab.engine.nodes, common={"population": population},
+            options={"loss": "nmse", "answer": "sign"},
+        )  # fmt: skip
+        replies = lab.engine.send(request).replies
+        return torch.stack([shaping.unpacked(reply.payload["signs"], 40) for reply in replies]).double() * 2 - 1
+
+    first = votes(0)
+    assert len(first.unique(dim=0)) == 100, "no two nodes draw the same"
+    assert float(first.mean(dim=0).abs().max()) < 0.4
+    assert float(first.mean(dim=0).std()) == pytest.approx(0.1, rel=0.4)
+    assert float(first.mean(dim=1).abs().max()) < 0.65, "nor does any one lean"
+    assert torch.equal(votes(0), first), "anybody can repeat them"
+    assert not torch.equal(votes(1), first)
+
+
+@pytest.mark.parametrize(
+    ("answer", "count", "broken", "reason"),
+    [
+        ("ranks", 5, True, "all 5 individuals have a non-finite loss on this node; lower what perturbs them "
+         "(strategy.sigma, strategy.lr, strategy.mutation_rate), or scale the data"),
+        ("sign", 6, True, "all 6 individuals have a non-finite loss on this node; lower what perturbs them "
+         "(strategy.sigma, strategy.lr, strategy.mutation_rate), or scale the data"),
+        ("sign", 5, False, "answer = sign needs pairs (i, i + P/2), P is 5; send an even number of individuals"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_ranked_is_said(
+    laboratory: Build, clouds: Clouds, answer: str, count: int, broken: bool, reason: str
+) -> None:
+    lab = laboratory(lambda: nn.Linear(4, 3), clouds(9))
+    population = torch.full((count, 15), torch.nan if broken else 1.0)
+    options = {"loss": "nmse", "answer": answer}
+    (reply,) = lab.worker.run(Request(Header(0, 0), "ranking", ("n0",), {"population": population}, options=options))
+    assert (reply.status, reply.reason) == ("failed", reason)

@@ -1,6 +1,7 @@
 """From fitness to ranks, signs and weights, and from weights to a sum of perturbations.
 
-Ties get the same, so that nothing depends on the order in which candidates stand.
+Ties get the same, so that nothing depends on the order in which candidates stand; where a bit has to decide, the
+caller draws it.
 """
 
 from __future__ import annotations
@@ -15,18 +16,25 @@ from fne.evolution.operators import order
 
 # ------------------------------------------------------------------------------------------------ the nodes' answers
 def ranks(fitness: Tensor) -> Tensor:
-    """Return for each of `fitness [P]` how many are better (lower), int64 `[P]`; ties are alike."""
-    return torch.searchsorted(fitness.sort().values, fitness)
+    """Return twice the rank of each of `fitness [P]`, int64 `[P]` from 0 (best, lowest) to 2 P - 2.
+
+    Ties get the mean of their places: twice that is a whole number.
+    """
+    ranked = fitness.sort().values
+    better = torch.searchsorted(ranked, fitness)
+    return better + torch.searchsorted(ranked, fitness, right=True) - 1
 
 
-def pair_signs(fitness: Tensor) -> Tensor:
+def pair_signs(fitness: Tensor, ties: Tensor) -> Tensor:
     """Return whether the first of each pair (i, i + P/2) of `fitness [P]` is the better one, bool `[P/2]`.
 
-    A tie goes to the first in every other pair, so that ties alone point nowhere.
+    Args:
+        fitness: minimised; P is even.
+        ties: what to answer for pairs of equal fitness, bool `[P/2]`: each node's own draw, so that ties of many nodes
+            cancel out instead of adding up.
     """
     first, second = fitness.chunk(2)
-    odd = torch.arange(len(first)) % 2 == 1
-    return (first < second) | ((first == second) & odd)
+    return torch.where(first == second, ties, first < second)
 
 
 def packed(bits: Tensor) -> Tensor:

@@ -116,6 +116,7 @@ class _DE:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._parents, self._best, self.genes = state["parents"], state["best"], state["genes"]
+        self._kept = None  # trials of other parents
 
 
 def _below(words: Tensor, bound: int) -> Tensor:

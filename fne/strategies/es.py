@@ -11,7 +11,8 @@ Deviations
 - Candidates of a generation see the same samples, those of its nodes; equal candidates share their rank.
 - Weight decay acts on the model beside the optimizer (Loshchilov, Hutter, arXiv:1711.05101), not through its gradient.
 - Beyond the paper: schedules of `lr` and `sigma`, `shape=utilities|raw`, and `uplink`: `ranks` sends no loss, `sign`
-  one bit a pair. Mean ranks and mean votes over nodes, weighted by samples, stand for the losses there.
+  one bit a pair. Mean ranks and mean votes over nodes, weighted by samples, stand for the losses there. A node gives
+  ties the middle of their ranks, and draws the bit of a pair that ties.
 """
 
 from __future__ import annotations
@@ -73,6 +74,10 @@ def es(
         raise SettingError("strategy.population", population, "even: candidates come in antithetic pairs")
     if momentum and optimizer != "sgd":
         raise SettingError("strategy.momentum", momentum, f"0 with optimizer = {optimizer}: it is sgd's")
+    fastest = lr * max(1.0, lr_final)
+    if fastest * weight_decay > 1:
+        allowed = f"at most {1 / fastest:.6g}, 1 over the largest lr: their product is the share of a gene that is lost"
+        raise SettingError("strategy.weight_decay", weight_decay, allowed)
     if uplink == "sign" and shape != "ranks":
         raise SettingError("strategy.shape", shape, "ranks with uplink = sign: its weights are the votes")
     proposer = _ES(

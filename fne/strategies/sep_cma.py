@@ -6,7 +6,9 @@ Deviations
 - Genes are searched in units of their layer's initial standard deviation; `sigma` is the first step size there.
 - Samples are `philox.noise`, whole numbers with almost the moments of a normal distribution: any device can rebuild
   them from their address, and their weighted sums have the same bits in any order.
-- Candidates of equal fitness, those whose loss is not finite among them, share their weights.
+- Candidates of equal fitness, those whose loss is not finite among them, share their weights. Both paths are then
+  normalised by the effective mass of the weights really used, which is larger than the paper's constant: by that alone
+  ties would shrink the step size. A generation of equal candidates only is skipped.
 - The learning rate of the covariance, (D + 2) / 3 times that of CMA-ES, is bounded by 1, which it would pass with far
   more candidates than genes.
 - Generations are evaluated on other nodes and samples each, so the fitness is noisy; more candidates than the paper's
@@ -75,7 +77,7 @@ class _SepCMA:
         parents = self.population // 2
         raw = math.log(parents + 1) - torch.arange(1, parents + 1, dtype=torch.float64).log()
         self._weights = torch.cat([raw / raw.sum(), torch.zeros(self.population - parents, dtype=torch.float64)])
-        mass = self._mass = float(1 / self._weights.square().sum())
+        mass = self._mass = _effective(self._weights)
         self._rate_path = 4 / (size + 4)
         self._rate_sigma = (mass + 2) / (size + mass + 3)
         self._damping = 1 + 2 * max(0.0, math.sqrt((mass - 1) / (size + 1)) - 1) + self._rate_sigma
@@ -93,25 +95,31 @@ class _SepCMA:
         return self._noise(step).float().mul_(UNIT).mul_(widths).add_(self.genes)
 
     def update(self, step: int, scores: Tensor) -> Metrics:
+        if bool((scores == scores[0]).all()):  # nothing to learn
+            return self._figures()
         noise, weights = self._noise(step), shaping.by_rank(self._weights, scores)
+        mass = _effective(weights)
         mean = shaping.weighted_sum(weights, noise) * UNIT
         squares = shaping.weighted_sum(weights, noise, power=2) / VARIANCE
         widths = self._variances.sqrt()
         self.genes = (self.genes.double() + self._scales * self._sigma * widths * mean).float()
 
         rate = self._rate_sigma
-        self._path_sigma = (1 - rate) * self._path_sigma + math.sqrt(rate * (2 - rate) * self._mass) * mean
+        self._path_sigma = (1 - rate) * self._path_sigma + math.sqrt(rate * (2 - rate) * mass) * mean
         length = float(self._path_sigma.square().sum().sqrt())
         unbiased = length / math.sqrt(1 - (1 - rate) ** (2 * (step + 1)))
         rate = self._rate_path
         self._path = (1 - rate) * self._path
         if unbiased < (1.4 + 2 / (len(mean) + 1)) * self._norm:  # else the step size alone has to grow
-            self._path = self._path + math.sqrt(rate * (2 - rate) * self._mass) * widths * mean
+            self._path = self._path + math.sqrt(rate * (2 - rate) * mass) * widths * mean
 
         rate = self._rate_covariance
         learnt = self._path.square() / self._mass + (1 - 1 / self._mass) * self._variances * squares
         self._variances = (1 - rate) * self._variances + rate * learnt
         self._sigma *= math.exp(self._rate_sigma / self._damping * (length / self._norm - 1))
+        return self._figures()
+
+    def _figures(self) -> Metrics:
         return {"sigma": self._sigma * float(self._variances.sqrt().mean())}
 
     def state_dict(self) -> dict[str, Any]:
@@ -123,3 +131,8 @@ class _SepCMA:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.genes, self._sigma, self._variances = state["genes"], state["sigma"], state["variances"]
         self._path_sigma, self._path = state["path_sigma"], state["path"]
+
+
+def _effective(weights: Tensor) -> float:
+    """Return the effective mass of weights `[P]` that add up to 1; sorted first, for the same bits in any order."""
+    return float(1 / weights.sort(descending=True).values.square().sum())

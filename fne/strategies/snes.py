@@ -8,6 +8,7 @@ Deviations
 - Samples are `philox.noise`, whole numbers with almost the moments of a normal distribution: any device can rebuild
   them from their address, and their weighted sums have the same bits in any order.
 - Candidates of equal fitness, those whose loss is not finite among them, share their utilities.
+- Beyond the paper: `eta_final`, a schedule of the centre's learning rate; 1, the default, is the paper's constant.
 - Generations are evaluated on other nodes and samples each, so the fitness is noisy; more candidates than the paper's
   formula (`population=0`) average it out.
 """
