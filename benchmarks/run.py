@@ -24,6 +24,8 @@ CE = "strategy.loss=cross_entropy"
 EEG = "fne_eeg"
 BY_SUBJECT = "data.split=subject"
 SHUFFLED = "data.shuffle_labels=true"
+SHARED = "strategy.population=40 strategy.subset_size=2 strategy.loss=cross_entropy"
+PAIRS = "strategy.population=64 strategy.rounds=1000"
 SITES = "data.partition.subjects_per_node=4 data.partition.mixed=true"
 
 GROUPS: dict[str, dict[str, str]] = {
@@ -99,6 +101,18 @@ GROUPS: dict[str, dict[str, str]] = {
         "fne_trial": f"{EEG} {SHUFFLED}",
         "fne_subject": f"{EEG} {SHUFFLED} {BY_SUBJECT}",
     },
+    "es": {
+        "snes_eeg": "snes_eeg",
+        "es_mnist5000": "es_mnist5000",
+        "snes_mnist5000": f"es_mnist5000 strategy=snes {SHARED} strategy.rounds=3000 strategy.eta_final=0.1",
+        "sep_cma_mnist5000": f"es_mnist5000 strategy=sep_cma {SHARED} strategy.rounds=1000",
+        "de_mnist5000": f"es_mnist5000 strategy=de {SHARED} strategy.rounds=1000",
+        "es_fitness": f"es_mnist5000 {PAIRS}",
+        "es_ranks": f"es_mnist5000 {PAIRS} strategy.uplink=ranks",
+        "es_sign": f"es_mnist5000 {PAIRS} strategy.uplink=sign",
+    },
+    "es_subject": {"snes_eeg": f"snes_eeg {BY_SUBJECT}"},
+    "es_long": {"snes_eeg_10min": "snes_eeg strategy.rounds=11000 watch.every=10"},
 }
 
 
