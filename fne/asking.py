@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -60,23 +59,6 @@ def _at_most(count: int, key: str, value: int) -> int:
     if value > count:
         raise SettingError(f"strategy.{key}", value, f"at most the number of nodes, {count}")
     return value
-
-
-def usual_population(population: int, genes: int) -> int:
-    """Return `population`, or for 0 the usual one of distributions over `genes` genes, `4 + floor(3 ln D)`.
-
-    Raises:
-        SettingError: 1 is not enough to compare.
-    """
-    if population == 1:
-        raise SettingError("strategy.population", population, "at least 2, or 0")
-    return population or 4 + math.floor(3 * math.log(genes))
-
-
-def scheduled(step: int, horizon: int, values: tuple[float, float]) -> float:
-    """Return a setting at `step`: `values` are its start and the share of it in the last step, exponential between."""
-    start, share = values
-    return float(start * share ** (step / max(1, horizon - 1)))
 
 
 def fitness_options(task: LearningTask, loss: str) -> dict[str, Scalar]:

@@ -6,6 +6,7 @@ the nodes is here: who evaluates, what crosses the wire, what does not count, va
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -13,12 +14,29 @@ import torch
 from torch import Tensor
 
 from fne.asking import NodeChoice, fitness_options, mean_losses, sent_buffers
-from fne.errors import RunError
+from fne.errors import RunError, SettingError
 from fne.evolution.fitness import check_loss
 from fne.evolution.population import cleaned
 from fne.evolution.shaping import unpacked
 from fne.types import Header, LearningTask, Metrics, Reply, Request, Result, Round
 from fne.validation import Validation
+
+
+def usual_population(population: int, genes: int) -> int:
+    """Return `population`, or for 0 the usual one of distributions over `genes` genes, `4 + floor(3 ln D)`.
+
+    Raises:
+        SettingError: 1 is not enough to compare.
+    """
+    if population == 1:
+        raise SettingError("strategy.population", population, "at least 2, or 0")
+    return population or 4 + math.floor(3 * math.log(genes))
+
+
+def scheduled(step: int, horizon: int, values: tuple[float, float]) -> float:
+    """Return a setting at `step`: `values` are its start and the share of it in the last step, exponential between."""
+    start, share = values
+    return float(start * share ** (step / max(1, horizon - 1)))
 
 
 class Proposer(Protocol):

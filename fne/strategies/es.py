@@ -22,11 +22,10 @@ from typing import Annotated, Any, Literal
 import torch
 from torch import Tensor
 
-from fne.asking import scheduled
 from fne.errors import SettingError
 from fne.evolution import shaping
 from fne.evolution.philox import UNIT, Perturbations
-from fne.evolving import Evolving
+from fne.evolving import Evolving, scheduled
 from fne.randomness import derive_seed
 from fne.registry import Key, register
 from fne.types import LearningTask, Metrics

@@ -23,10 +23,9 @@ from typing import Annotated, Any, Literal
 import torch
 from torch import Tensor
 
-from fne.asking import usual_population
 from fne.evolution import shaping
 from fne.evolution.philox import UNIT, VARIANCE, Perturbations
-from fne.evolving import Evolving
+from fne.evolving import Evolving, usual_population
 from fne.randomness import derive_seed
 from fne.registry import Key, register
 from fne.types import LearningTask, Metrics
