@@ -18,7 +18,7 @@ from fne.errors import RunError, SettingError
 from fne.evolution.fitness import check_loss
 from fne.evolution.population import cleaned
 from fne.evolution.shaping import unpacked
-from fne.types import Header, LearningTask, Metrics, Reply, Request, Result, Round
+from fne.types import Header, LearningTask, Lineage, Metrics, Reply, Request, Result, Round, Tensors
 from fne.validation import Validation
 
 
@@ -39,8 +39,8 @@ def scheduled(step: int, horizon: int, values: tuple[float, float]) -> float:
     return float(start * share ** (step / max(1, horizon - 1)))
 
 
-class Proposer(Protocol):
-    """A method without its exchange with the nodes; its state changes in `update` alone."""
+class Proposer(Lineage, Protocol):
+    """A method without its exchange with the nodes: what it decides, and how that moves it."""
 
     @property
     def genes(self) -> Tensor:
@@ -57,23 +57,12 @@ class Proposer(Protocol):
         """What to lower where no candidate has a finite loss, such as `strategy.sigma`."""
         ...
 
-    def candidates(self, step: int) -> Tensor:
-        """Return what nodes are to evaluate, float32 `[P, D]`; asked again, the same."""
-        ...
+    def decide(self, scores: Tensor) -> Tensors:
+        """Return all that matters of the scores of the candidates, as small as it can be.
 
-    def update(self, step: int, scores: Tensor) -> Metrics:
-        """Learn from the scores of `candidates(step)`, float64 `[P]`: lower is better, +inf what was not finite.
-
-        Returns figures of its own for the history.
+        Args:
+            scores: float64 `[P]`, lower is better, +inf for what was not finite.
         """
-        ...
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return everything that a resumed run needs."""
-        ...
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what `state_dict` returned."""
         ...
 
 
@@ -94,6 +83,8 @@ class Evolving:
             the others go on; with `fitness` its NaNs are in every sum, which ends the run.
     """
 
+    decision: Tensors | None
+
     def __init__(
         self,
         task: LearningTask,
@@ -109,7 +100,8 @@ class Evolving:
     ) -> None:
         check_loss(loss, classification=task.classification)
         self.seed, self.horizon, self.step = seed, rounds, 0
-        self._task, self._proposer, self._returns, self._uplink = task, proposer, returns, uplink
+        self.lineage, self.decision = proposer, None
+        self._task, self._returns, self._uplink = task, returns, uplink
         self._options = fitness_options(task, loss)
         self._choice = NodeChoice(seed, subset_size=subset_size, samples_per_node=samples_per_node)
         self._evaluations = 0
@@ -124,8 +116,7 @@ class Evolving:
     def ask(self, nodes: Sequence[str]) -> Request:
         """Return the candidates for the nodes chosen to evaluate them."""
         chosen, samples = self._choice(self.step, nodes)
-        population = self._proposer.candidates(self.step)
-        common = {"population": population, **sent_buffers(self._task, self._buffers)}
+        common = {**self.lineage.candidates(self.step), **sent_buffers(self._task, self._buffers)}
         header, options = Header(self.seed, self.step), {**self._options, "samples": samples}
         if self._uplink == "fitness":
             return Request(header, "fitness", chosen, common=common, options=options, reduce="sum")
@@ -138,12 +129,13 @@ class Evolving:
             (reply,) = round_.replies
             scores, figures = self._losses(reply)
         else:
-            scores = _mean_votes(round_.replies, self._proposer.population)
+            scores = _mean_votes(round_.replies, self.lineage.population)
             figures["nonfinite"] = sum(int(reply.payload["nonfinite"][0]) for reply in round_.replies)
-        own = self._proposer.update(self.step, scores)
+        self.decision = self.lineage.decide(scores)
+        own = self.lineage.advance(self.step, self.decision)
         self.step += 1
         self._evaluations += len(scores)
-        genes = self._proposer.genes
+        genes = self.lineage.genes
         self._buffers = self._task.buffers_for(genes)
         validated = self._validation(genes, self._buffers, self.step)
         return {"round": self.step, "evaluations": self._evaluations, **figures, **validated, **own}
@@ -155,7 +147,7 @@ class Evolving:
         if not len(finite):
             raise RunError(
                 f"generation {self.step}: all {nonfinite} candidates have a non-finite loss; lower "
-                f"{self._proposer.remedy}, or scale the data"
+                f"{self.lineage.remedy}, or scale the data"
             )
         return fitness, {
             "loss_best": float(finite.min()),
@@ -167,7 +159,7 @@ class Evolving:
 
     def champion(self) -> Result:
         """Return the model of the generation told last: a distribution's centre, or the fittest."""
-        return Result("model", self._proposer.genes, self._buffers)
+        return Result("model", self.lineage.genes, self._buffers)
 
     def result(self) -> Result:
         """Return the model of the run, as `returns` says."""
@@ -177,13 +169,15 @@ class Evolving:
         """Return everything that goes on: the method's state, best model, counters."""
         return {
             "step": self.step, "evaluations": self._evaluations, "buffers": dict(self._buffers),
-            "proposer": self._proposer.state_dict(), "validation": self._validation.state_dict(),
+            "lineage": self.lineage.state_dict(), "decision": self.decision,
+            "validation": self._validation.state_dict(),
         }  # fmt: skip
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over what `state_dict` returned."""
         self.step, self._evaluations, self._buffers = state["step"], state["evaluations"], state["buffers"]
-        self._proposer.load_state_dict(state["proposer"])
+        self.lineage.load_state_dict(state["lineage"])
+        self.decision = state["decision"]
         self._validation.load_state_dict(state["validation"])
 
 

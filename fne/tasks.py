@@ -94,16 +94,12 @@ def ranking_task(
                 "(strategy.sigma, strategy.lr, strategy.mutation_rate), or scale the data"
             )
         if answer == "ranks":
-            told = {"ranks": _small(shaping.ranks(values), 2 * size - 2)}
+            told = {"ranks": shaping.small_ranks(values)}
         else:
             ties = torch.randint(2, (size // 2,), generator=node.generator(request.header, "ties")).bool()
             told = {"signs": shaping.packed(shaping.pair_signs(values, ties))}
         counts = {"samples": count, "nonfinite": nonfinite}
-        yield told | {name: _small(torch.tensor([n]), n) for name, n in counts.items()}
-
-
-def _small(whole: Tensor, largest: int) -> Tensor:
-    return whole.to(torch.uint8 if largest < 2**8 else torch.int16 if largest < 2**15 else torch.int32)
+        yield told | {name: shaping.small(torch.tensor([n]), n) for name, n in counts.items()}
 
 
 def _summed(

@@ -221,12 +221,41 @@ Metrics = dict[str, Any]
 """Of one step; floats by name, `round` always there. Names without a leading underscore go to the history."""
 
 
+class Lineage(Protocol):
+    """What is evaluated, as both ends can make it: the server decides, it and the workers advance alike.
+
+    Its state changes in `advance` alone, and depends on nothing else: the same decisions give the same bits everywhere.
+    """
+
+    def candidates(self, step: int) -> Tensors:
+        """Return the tensors that tell nodes what to evaluate: `population [P, D]` float32; asked again, the same."""
+        ...
+
+    def advance(self, step: int, decision: Tensors) -> Metrics:
+        """Go from `step` to the next, as decided; returns figures for the history.
+
+        Args:
+            step: whose candidates were evaluated.
+            decision: what the server made of the answers, small tensors of the same names and shapes at each step.
+        """
+        ...
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return everything that `candidates` and `advance` depend on besides their arguments."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Take over what `state_dict` returned."""
+        ...
+
+
 @runtime_checkable
 class Strategy(Protocol):
     """A method: a plain class, no base. Hyper-parameters are keyword-only with the paper's values as defaults.
 
-    Two members are optional: `pooled = True` (not federated: all data go to one node) and `champion()`, the `Result`
-    of the step told last, which `watch.champions` keeps.
+    Some members are optional: `pooled = True` (not federated: all data go to one node), `champion()`, the `Result` of
+    the step told last, which `watch.champions` keeps, and for `wire=lineage` both `lineage` (a `Lineage`) and
+    `decision`, the last one that it was advanced by (`None` before).
     """
 
     seed: int

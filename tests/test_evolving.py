@@ -49,6 +49,11 @@ def step(strategy: Evolving, lab: SimpleNamespace) -> tuple[Request, dict[str, A
     return request, strategy.tell(lab.engine.send(request))
 
 
+def learn(proposer: Any, t: int, scores: Tensor) -> dict[str, Any]:
+    figures: dict[str, Any] = proposer.advance(t, proposer.decide(scores))
+    return figures
+
+
 # ------------------------------------------------------------------------------------------------ by NumPy
 def losses_of(population: Array, data: list[Samples]) -> Array:
     """Return nmse of linear classifiers `[P, 15]` over all samples of some nodes, in float64."""
@@ -132,10 +137,10 @@ def test_generations_of_snes_by_numpy(lab: SimpleNamespace) -> None:
 
 def towards_far(strategy: Evolving, lab: SimpleNamespace, t: int) -> tuple[Array, Array, Array, Array]:
     """Return what `observed` does, but of losses that are squared distances from a far point."""
-    proposer = strategy._proposer
-    before, population = proposer.genes.double().numpy(), proposer.candidates(t).double().numpy()
+    proposer = strategy.lineage
+    before, population = proposer.genes.double().numpy(), proposer.candidates(t)["population"].double().numpy()
     losses = np.square(population / scales_of(lab) - 1e3).sum(axis=1)
-    proposer.update(t, torch.from_numpy(losses))
+    learn(proposer, t, torch.from_numpy(losses))
     return before, population, losses, proposer.genes.double().numpy()
 
 
@@ -166,7 +171,7 @@ def test_generations_of_sep_cma_by_numpy(lab: SimpleNamespace, rounds: int, seen
         c = (1 - c_cov) * c + c_cov / mu * p_c**2 + c_cov * (1 - 1 / mu) * c * (w @ best**2)
         sigma *= np.exp(c_s / d_s * (length / chi - 1))
     assert met == seen
-    state = strategy.state_dict()["proposer"]
+    state = strategy.state_dict()["lineage"]
     assert state["sigma"] == pytest.approx(sigma, rel=1e-3)
     np.testing.assert_allclose(state["variances"].numpy(), c, rtol=1e-2)
 
@@ -282,7 +287,7 @@ def test_a_covariance_of_more_candidates_than_genes_stays_positive(laboratory: B
     lab, _ = quadratic(2, laboratory)
     strategy = make("sep_cma", lab.task, population=400, loss="mse", rounds=20)
     run(strategy, lab.engine)
-    assert float(strategy.state_dict()["proposer"]["variances"].min()) > 0
+    assert float(strategy.state_dict()["lineage"]["variances"].min()) > 0
 
 
 # ------------------------------------------------------------------------------------------------ invariances
@@ -293,27 +298,27 @@ def test_a_covariance_of_more_candidates_than_genes_stays_positive(laboratory: B
 def test_a_monotone_transformation_of_the_losses_changes_nothing(
     lab: SimpleNamespace, name: str, settings: dict[str, Any]
 ) -> None:
-    plain, bent = (make(name, lab.task, **settings)._proposer for _ in range(2))
+    plain, bent = (make(name, lab.task, **settings).lineage for _ in range(2))
     draw = torch.Generator().manual_seed(0)
     for t in range(5):
         scores = torch.rand(plain.population, generator=draw, dtype=torch.float64)
-        plain.update(t, scores)
-        bent.update(t, torch.exp(7 * scores) - 3)
-        assert torch.equal(plain.candidates(t + 1), bent.candidates(t + 1))
+        learn(plain, t, scores)
+        learn(bent, t, torch.exp(7 * scores) - 3)
+        assert torch.equal(plain.candidates(t + 1)["population"], bent.candidates(t + 1)["population"])
         assert torch.equal(plain.genes, bent.genes)
 
 
 @pytest.mark.parametrize("shape", ["ranks", "utilities", "raw"])
 def test_pairs_are_antithetic(lab: SimpleNamespace, shape: str) -> None:
     """Swapped losses move the centre the other way, equal ones not at all."""
-    there, back, nowhere = (make("es", lab.task, shape=shape, optimizer="sgd")._proposer for _ in range(3))
+    there, back, nowhere = (make("es", lab.task, shape=shape, optimizer="sgd").lineage for _ in range(3))
     start = there.genes.double()
-    population = there.candidates(0).double()
+    population = there.candidates(0)["population"].double()
     assert torch.allclose(population[:5] + population[5:], 2 * start, rtol=0, atol=1e-6)
     scores = torch.rand(10, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    there.update(0, scores)
-    back.update(0, scores.roll(5))
-    nowhere.update(0, torch.full((10,), 3.0, dtype=torch.float64))
+    learn(there, 0, scores)
+    learn(back, 0, scores.roll(5))
+    learn(nowhere, 0, torch.full((10,), 3.0, dtype=torch.float64))
     assert not torch.equal(there.genes.double(), start)
     assert torch.allclose(there.genes.double() + back.genes.double(), 2 * start, rtol=0, atol=1e-6)
     assert torch.equal(nowhere.genes.double(), start)
@@ -330,10 +335,10 @@ def test_step_sizes_are_in_units_of_each_layers_initial_spread(lab: SimpleNamesp
 
 # ------------------------------------------------------------------------------------------------ ties
 def test_flat_fitness_leaves_sep_cma_as_it_is(lab: SimpleNamespace) -> None:
-    proposer = make("sep_cma", lab.task)._proposer
-    proposer.update(0, torch.rand(10, generator=torch.Generator().manual_seed(0), dtype=torch.float64))
+    proposer = make("sep_cma", lab.task).lineage
+    learn(proposer, 0, torch.rand(10, generator=torch.Generator().manual_seed(0), dtype=torch.float64))
     before = {key: torch.as_tensor(value).clone() for key, value in proposer.state_dict().items()}
-    figures = [proposer.update(t, torch.full((10,), 0.25, dtype=torch.float64))["sigma"] for t in range(1, 20)]
+    figures = [learn(proposer, t, torch.full((10,), 0.25, dtype=torch.float64))["sigma"] for t in range(1, 20)]
     assert len(set(figures)) == 1
     after = proposer.state_dict()
     assert all(torch.equal(torch.as_tensor(after[key]), value) for key, value in before.items())
@@ -342,7 +347,7 @@ def test_flat_fitness_leaves_sep_cma_as_it_is(lab: SimpleNamespace) -> None:
 @pytest.mark.parametrize("kind", ["none", "half not finite", "most not finite", "three values"])
 def test_ties_do_not_collapse_the_step_size_of_sep_cma(lab: SimpleNamespace, kind: str) -> None:
     """Scores that have nothing to do with the candidates give no reason to shrink or grow, however many tie."""
-    proposer: Any = make("sep_cma", lab.task, population=20)._proposer
+    proposer: Any = make("sep_cma", lab.task, population=20).lineage
     draw = torch.Generator().manual_seed(3)
     logs = []
     for t in range(300):
@@ -351,7 +356,7 @@ def test_ties_do_not_collapse_the_step_size_of_sep_cma(lab: SimpleNamespace, kin
             scores[torch.randperm(20, generator=draw)[: 10 if kind.startswith("half") else 17]] = math.inf
         if kind == "three values":
             scores = (3 * scores).floor()
-        proposer.update(t, scores)
+        learn(proposer, t, scores)
         logs.append(math.log(proposer.state_dict()["sigma"] / 0.5))
     assert abs(logs[-1]) < 2
 
@@ -376,7 +381,7 @@ def test_what_is_not_finite_is_counted_and_steers_away(
     more = {"uplink": uplink, "lr": 0.1} if name == "es" else {}
     strategy = make(name, lab.task, population=20, rounds=30, subset_size=3, **more)
     if name != "de":
-        strategy._proposer.genes[0] = 0.0  # type: ignore[index]
+        strategy.lineage.genes[0] = 0.0  # type: ignore[index]
     broken = []
     for _ in range(30):
         request, metrics = step(strategy, lab)
@@ -411,8 +416,8 @@ def test_where_all_are_broken_the_run_ends_with_advice(
     strategy = make(name, lab.task, **settings)
     state = strategy.state_dict()
     for key in ("genes", "parents"):
-        if key in state["proposer"]:
-            state["proposer"][key] = torch.full_like(state["proposer"][key], torch.nan)
+        if key in state["lineage"]:
+            state["lineage"][key] = torch.full_like(state["lineage"][key], torch.nan)
     strategy.load_state_dict(state)
     with pytest.raises(RunError, match=wanted):
         step(strategy, lab)
@@ -436,20 +441,20 @@ def test_a_node_where_all_are_broken(laboratory: Build, clouds: Clouds, uplink: 
 
 
 def test_trials_of_before_are_not_those_of_a_state_taken_over(lab: SimpleNamespace) -> None:
-    first, second, fresh = (make("de", lab.task, seed=seed)._proposer for seed in (1, 0, 0))
+    first, second, fresh = (make("de", lab.task, seed=seed).lineage for seed in (1, 0, 0))
     for proposer in (first, second):
         proposer.candidates(0)
     for proposer in (second, fresh):
         proposer.load_state_dict(first.state_dict())
-    assert torch.equal(second.candidates(0), fresh.candidates(0))
+    assert torch.equal(second.candidates(0)["population"], fresh.candidates(0)["population"])
 
 
 def test_a_trial_that_is_not_finite_never_replaces_a_parent(lab: SimpleNamespace) -> None:
     strategy = make("de", lab.task, population=4)
-    proposer: Any = strategy._proposer
-    before, trials = proposer.candidates(0).chunk(2)
+    proposer: Any = strategy.lineage
+    before, trials = proposer.candidates(0)["population"].chunk(2)
     inf = math.inf
-    figures = proposer.update(0, torch.tensor([1, inf, inf, 2, inf, inf, 5, 2], dtype=torch.float64))
+    figures = learn(proposer, 0, torch.tensor([1, inf, inf, 2, inf, inf, 5, 2], dtype=torch.float64))
     assert torch.equal(proposer._parents, torch.stack([before[0], before[1], trials[2], trials[3]]))
     assert figures["replaced"] == 2
     assert torch.equal(proposer.genes, before[0])
@@ -488,8 +493,8 @@ def test_votes_and_ranks_are_weighted_by_samples(lab: SimpleNamespace) -> None:
             })
             for reply in round_.replies
         )  # fmt: skip
-        proposer: Any = strategy._proposer
-        proposer.update = lambda t, scores: seen.append(scores) or {}
+        proposer: Any = strategy.lineage
+        proposer.decide = lambda scores, decide=proposer.decide: seen.append(scores) or decide(scores)
         metrics = strategy.tell(replace(round_, replies=told))
         scores = torch.cat([-wanted, wanted]) if uplink == "sign" else wanted
         assert torch.allclose(seen[-1], scores.double(), rtol=1e-6)

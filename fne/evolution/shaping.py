@@ -25,6 +25,16 @@ def ranks(fitness: Tensor) -> Tensor:
     return better + torch.searchsorted(ranked, fitness, right=True) - 1
 
 
+def small_ranks(fitness: Tensor) -> Tensor:
+    """Return `ranks(fitness)` in the smallest integers that hold them."""
+    return small(ranks(fitness), 2 * len(fitness) - 2)
+
+
+def small(whole: Tensor, largest: int) -> Tensor:
+    """Return whole numbers from 0 in the smallest type that holds `largest`."""
+    return whole.to(torch.uint8 if largest < 2**8 else torch.int16 if largest < 2**15 else torch.int32)
+
+
 def pair_signs(fitness: Tensor, ties: Tensor) -> Tensor:
     """Return whether the first of each pair (i, i + P/2) of `fitness [P]` is the better one, bool `[P/2]`.
 

@@ -15,18 +15,19 @@ Deviations
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
 
+from fne.evolution import shaping
 from fne.evolution.operators import order
 from fne.evolution.philox import Purpose, Stream
 from fne.evolution.population import diversity
 from fne.evolving import Evolving
 from fne.randomness import derive_seed
 from fne.registry import Key, register
-from fne.types import LearningTask, Metrics
+from fne.types import LearningTask, Metrics, Tensors
 
 
 @register("strategy", "de")
@@ -78,8 +79,8 @@ class _DE:
         self._variant, self._weight, self._crossover = variant, weight, crossover
         self._kept: tuple[int, Tensor] | None = None
 
-    def candidates(self, step: int) -> Tensor:
-        return torch.cat([self._parents, self._trials(step)])
+    def candidates(self, step: int) -> Tensors:
+        return {"population": torch.cat([self._parents, self._trials(step)])}
 
     def _trials(self, step: int) -> Tensor:
         """Return a trial for each parent, `[NP, D]`; the last ones are kept for `update`."""
@@ -103,19 +104,23 @@ class _DE:
         crossed[torch.arange(len(parents)), _below(words[:, 3], parents.shape[1])] = True  # one gene at least
         return torch.where(crossed, mutants, parents)
 
-    def update(self, step: int, scores: Tensor) -> Metrics:
+    def decide(self, scores: Tensor) -> Tensors:
         old, new = scores.chunk(2)
         better = (new <= old) & torch.isfinite(new)
+        return {"better": shaping.packed(better), "best": order(torch.where(better, new, old))[:1].int()}
+
+    def advance(self, step: int, decision: Tensors) -> Metrics:
+        better = shaping.unpacked(decision["better"], len(self._parents))
         self._parents = torch.where(better.unsqueeze(1), self._trials(step), self._parents)
-        self._best = int(order(torch.where(better, new, old))[0])
+        self._best = int(decision["best"])
         self.genes = self._parents[self._best].clone()
         return {"replaced": int(better.sum()), "diversity": diversity(self._parents, self._scales)}
 
-    def state_dict(self) -> dict[str, Any]:
-        return {"parents": self._parents, "best": self._best, "genes": self.genes}
+    def state_dict(self) -> dict[str, Tensor]:
+        return {"parents": self._parents, "best": torch.tensor(self._best), "genes": self.genes}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._parents, self._best, self.genes = state["parents"], state["best"], state["genes"]
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        self._parents, self._best, self.genes = state["parents"], int(state["best"]), state["genes"]
         self._kept = None  # trials of other parents
 
 

@@ -17,7 +17,7 @@ Deviations
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
@@ -28,7 +28,7 @@ from fne.evolution.philox import UNIT, Perturbations
 from fne.evolving import Evolving, scheduled
 from fne.randomness import derive_seed
 from fne.registry import Key, register
-from fne.types import LearningTask, Metrics
+from fne.types import LearningTask, Metrics, Tensors
 
 
 @register("strategy", "es")
@@ -120,27 +120,34 @@ class _ES:
     def _at(self, step: int, values: tuple[float, float]) -> float:
         return scheduled(step, self._horizon, values)
 
-    def candidates(self, step: int) -> Tensor:
+    def candidates(self, step: int) -> Tensors:
         offsets = self._noise(step).float().mul_(UNIT).mul_(self._scales * self._at(step, self._sigma))
-        return torch.cat([self.genes + offsets, self.genes - offsets])
+        return {"population": torch.cat([self.genes + offsets, self.genes - offsets])}
 
-    def update(self, step: int, scores: Tensor) -> Metrics:
+    def decide(self, scores: Tensor) -> Tensors:
+        if self._shape == "votes":  # of a pair, the second's are the first's, negative
+            return {"votes": scores[: self.population // 2]}
+        return {"losses": scores} if self._shape == "raw" else {"ranks": shaping.small_ranks(scores)}
+
+    def advance(self, step: int, decision: Tensors) -> Metrics:
         sigma, lr = self._at(step, self._sigma), self._at(step, self._lr)
-        first, second = self._weights(scores).chunk(2)
+        first, second = self._weights(**decision).chunk(2)
         ascent = shaping.weighted_sum(first - second, self._noise(step)) * (UNIT / (self.population * sigma))
         move = lr * (self._adam_step(ascent, step + 1) if self._adam else self._sgd_step(ascent))
         kept = self.genes.double() * (1 - lr * self._decay)
         self.genes = (kept + self._scales * move).float()
         return {"sigma": sigma, "lr": lr}
 
-    def _weights(self, scores: Tensor) -> Tensor:
-        if self._shape == "ranks":
-            return shaping.centred_ranks(scores)
-        if self._shape == "utilities":
-            return shaping.utilities(scores)
-        if self._shape == "votes":  # of a pair half to each, as far apart as the best and the worst rank
-            return -scores / 2
-        return -torch.where(torch.isfinite(scores), scores, scores[torch.isfinite(scores)].max())
+    def _weights(
+        self, ranks: Tensor | None = None, votes: Tensor | None = None, losses: Tensor | None = None
+    ) -> Tensor:
+        """Return the candidates' weights, float64 `[P]`; one of the three was decided."""
+        if ranks is not None:
+            return shaping.centred_ranks(ranks) if self._shape == "ranks" else shaping.utilities(ranks)
+        if votes is not None:  # half to each of a pair, as far apart as the best and the worst rank
+            return torch.cat([-votes, votes]) / 2
+        assert losses is not None
+        return -torch.where(torch.isfinite(losses), losses, losses[torch.isfinite(losses)].max())
 
     def _sgd_step(self, ascent: Tensor) -> Tensor:
         self._first = self._momentum * self._first + ascent
@@ -152,8 +159,8 @@ class _ES:
         spread = (self._second / (1 - 0.999**count)).sqrt()
         return self._first / (1 - 0.9**count) / (spread + 1e-8)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Tensor]:
         return {"genes": self.genes, "first": self._first, "second": self._second}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
         self.genes, self._first, self._second = state["genes"], state["first"], state["second"]

@@ -18,7 +18,7 @@ Deviations
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
@@ -28,7 +28,7 @@ from fne.evolution.philox import UNIT, VARIANCE, Perturbations
 from fne.evolving import Evolving, usual_population
 from fne.randomness import derive_seed
 from fne.registry import Key, register
-from fne.types import LearningTask, Metrics
+from fne.types import LearningTask, Metrics, Tensors
 
 
 @register("strategy", "sep_cma")
@@ -89,14 +89,18 @@ class _SepCMA:
         self._path_sigma = torch.zeros(size, dtype=torch.float64)
         self._path = torch.zeros(size, dtype=torch.float64)
 
-    def candidates(self, step: int) -> Tensor:
+    def candidates(self, step: int) -> Tensors:
         widths = (self._scales * self._sigma * self._variances.sqrt()).float()
-        return self._noise(step).float().mul_(UNIT).mul_(widths).add_(self.genes)
+        return {"population": self._noise(step).float().mul_(UNIT).mul_(widths).add_(self.genes)}
 
-    def update(self, step: int, scores: Tensor) -> Metrics:
-        if bool((scores == scores[0]).all()):  # nothing to learn
+    def decide(self, scores: Tensor) -> Tensors:
+        return {"ranks": shaping.small_ranks(scores)}
+
+    def advance(self, step: int, decision: Tensors) -> Metrics:
+        ranks = decision["ranks"]
+        if bool((ranks == ranks[0]).all()):  # nothing to learn
             return self._figures()
-        noise, weights = self._noise(step), shaping.by_rank(self._weights, scores)
+        noise, weights = self._noise(step), shaping.by_rank(self._weights, ranks)
         mass = _effective(weights)
         mean = shaping.weighted_sum(weights, noise) * UNIT
         squares = shaping.weighted_sum(weights, noise, power=2) / VARIANCE
@@ -121,14 +125,14 @@ class _SepCMA:
     def _figures(self) -> Metrics:
         return {"sigma": self._sigma * float(self._variances.sqrt().mean())}
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Tensor]:
         return {
-            "genes": self.genes, "sigma": self._sigma, "variances": self._variances,
+            "genes": self.genes, "sigma": torch.tensor(self._sigma, dtype=torch.float64), "variances": self._variances,
             "path_sigma": self._path_sigma, "path": self._path,
         }  # fmt: skip
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.genes, self._sigma, self._variances = state["genes"], state["sigma"], state["variances"]
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        self.genes, self._sigma, self._variances = state["genes"], float(state["sigma"]), state["variances"]
         self._path_sigma, self._path = state["path_sigma"], state["path"]
 
 

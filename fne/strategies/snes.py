@@ -16,7 +16,7 @@ Deviations
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
@@ -26,7 +26,7 @@ from fne.evolution.philox import UNIT, VARIANCE, Perturbations
 from fne.evolving import Evolving, scheduled, usual_population
 from fne.randomness import derive_seed
 from fne.registry import Key, register
-from fne.types import LearningTask, Metrics
+from fne.types import LearningTask, Metrics, Tensors
 
 
 @register("strategy", "snes")
@@ -92,12 +92,15 @@ class _SNES:
         self._horizon, self._eta_mu = horizon, eta_mu
         self._eta_sigma = eta_sigma or (3 + math.log(size)) / (5 * math.sqrt(size))
 
-    def candidates(self, step: int) -> Tensor:
+    def candidates(self, step: int) -> Tensors:
         widths = (self._scales * self._sigma).float()
-        return self._noise(step).float().mul_(UNIT).mul_(widths).add_(self.genes)
+        return {"population": self._noise(step).float().mul_(UNIT).mul_(widths).add_(self.genes)}
 
-    def update(self, step: int, scores: Tensor) -> Metrics:
-        noise, weights = self._noise(step), shaping.utilities(scores)
+    def decide(self, scores: Tensor) -> Tensors:
+        return {"ranks": shaping.small_ranks(scores)}
+
+    def advance(self, step: int, decision: Tensors) -> Metrics:
+        noise, weights = self._noise(step), shaping.utilities(decision["ranks"])
         towards = shaping.weighted_sum(weights, noise) * UNIT
         wider = shaping.weighted_sum(weights, noise, power=2) / VARIANCE - weights.sum()
         eta = scheduled(step, self._horizon, self._eta_mu)
@@ -105,8 +108,8 @@ class _SNES:
         self._sigma = self._sigma * torch.exp(self._eta_sigma / 2 * wider)
         return {"sigma": float(self._sigma.mean())}
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Tensor]:
         return {"genes": self.genes, "sigma": self._sigma}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
         self.genes, self._sigma = state["genes"], state["sigma"]
