@@ -96,7 +96,7 @@ def test_some_samples_of_each_node_the_same_for_all_individuals(lab: SimpleNames
     strategy = fne(lab.task, samples_per_node=4, **more)
     request = strategy.ask(lab.engine.nodes)
     assert request.options == {"loss": "nmse", "samples": 4}
-    strategy._population.genomes[:] = strategy._population.genomes[0]
+    strategy.lineage.genomes[:] = strategy.lineage.genomes[0]
     request, metrics = step(strategy, lab)
     counts = {r.node: int(r.payload["samples"]) for r in lab.engine.send(replace(request, reduce="none")).replies}
     assert counts == {"n0": 3, "n1": 4, "n2": 4, "n3": 4, "n4": 4}
@@ -183,7 +183,7 @@ def test_a_broken_individual_never_wins_and_is_counted(
     lab: SimpleNamespace, broken: float, selection: str, crossover: str
 ) -> None:
     strategy = fne(lab.task, selection=selection, crossover=crossover, nodes="all", tournament_size=8)
-    genomes = strategy._population.genomes
+    genomes = strategy.lineage.genomes
     genomes[[0, 5]] = broken
     request, metrics = step(strategy, lab)
     fitness = metrics["_fitness"]
@@ -201,7 +201,7 @@ def test_a_broken_individual_never_wins_and_is_counted(
 
 def test_where_all_are_broken_the_run_ends_with_advice(lab: SimpleNamespace) -> None:
     strategy = fne(lab.task)
-    strategy._population.genomes.fill_(torch.nan)
+    strategy.lineage.genomes.fill_(torch.nan)
     with pytest.raises(RunError, match=r"generation 0: all 12 individuals have a non-finite fitness; lower strategy\."):
         step(strategy, lab)
 
@@ -243,6 +243,22 @@ def test_elites_live_on_and_are_evaluated_again_on_other_nodes(lab: SimpleNamesp
     again = lab.evaluator.evaluate(elites, data, loss="nmse")["loss"]
     assert torch.allclose(after["_fitness"][:2], again, rtol=1e-6)
     assert not torch.allclose(after["_fitness"][:2], before["_fitness"][ranked[:2]], rtol=1e-3)
+
+
+@pytest.mark.parametrize("mutation", ["multiply", "mixed"])
+def test_generations_are_replayed_from_decisions(lab: SimpleNamespace, mutation: str) -> None:
+    settings = {"mutation": mutation, "elites": 1, "stagnation_window": 1, "growth": 1.5, "nodes": "all"}
+    strategy, other = fne(lab.task, **settings), fne(lab.task, **settings).lineage
+    assert strategy.decision is None
+    multipliers = []
+    for at in range(6):
+        request, metrics = step(strategy, lab)
+        assert torch.equal(request.common["population"], other.candidates(at)["population"])
+        assert strategy.decision is strategy.state_dict()["decision"]
+        multipliers.append(strategy.decision["multiplier"].item())
+        assert multipliers[-1] == metrics["multiplier"]
+        other.advance(at, strategy.decision)
+    assert torch.equal(other.genomes, strategy.lineage.genomes)
 
 
 # ------------------------------------------------------------------------------------------------ the multiplier
@@ -313,7 +329,7 @@ def test_an_elite_that_goes_on_winning_holds_the_multiplier_at_its_bound_unless_
         lab.task, nodes="all", elites=1, stagnation="match_last_n", growth=2.0, multiplier_max=4.0, at_max=at_max
     )
     solution = torch.cat([20 * torch.eye(3, 4).flatten(), torch.zeros(3)])
-    strategy._population.genomes[7] = solution
+    strategy.lineage.genomes[7] = solution
     seen = [step(strategy, lab)[1] for _ in wanted]
     assert {m["accuracy_validation"] for m in seen} == {1.0}
     assert [m["multiplier"] for m in seen] == wanted
@@ -328,9 +344,9 @@ def test_the_multiplier_acts_on_chance_and_rate(lab: SimpleNamespace) -> None:
             mutation_chance=0.1, mutation_rate=10.0,
         )  # fmt: skip
         step(strategy, lab)
-        strategy._population.genomes.fill_(1.0)
+        strategy.lineage.genomes.fill_(1.0)
         step(strategy, lab)
-        genomes = strategy._population.genomes
+        genomes = strategy.lineage.genomes
         shares.append((genomes != 1).double().mean().item())
         assert 1 - 0.1 * growth - 1e-6 <= genomes.min() < 1 - 0.09 * growth
     assert shares == pytest.approx([0.1, 0.3], abs=0.03)
@@ -379,7 +395,7 @@ def test_dealing_leaves_no_node_idle_and_no_slice_alone(lab: SimpleNamespace) ->
     for _ in range(6):
         request = strategy.ask(lab.engine.nodes)
         assert request.nodes == lab.engine.nodes
-        population = strategy._population.genomes
+        population = strategy.lineage.genomes
         slices = [population[:4], population[4:8], population[8:]]
         groups: list[list[str]] = [[], [], []]
         for node, private in request.private.items():
@@ -399,7 +415,7 @@ def test_dealing_leaves_no_node_idle_and_no_slice_alone(lab: SimpleNamespace) ->
 def test_a_slice_that_nobody_answered_for_cannot_win(lab: SimpleNamespace) -> None:
     strategy = fne(lab.task, deal=True, deal_groups=3)
     request = strategy.ask(lab.engine.nodes)
-    lost = strategy._population.genomes[:4].clone()
+    lost = strategy.lineage.genomes[:4].clone()
     round_ = lab.engine.send(request)
     silent = {n for n, p in request.private.items() if torch.equal(p["population"], lost)}
     metrics = strategy.tell(replace(round_, replies=tuple(r for r in round_.replies if r.node not in silent)))
@@ -453,7 +469,7 @@ def test_nodes_are_sent_the_statistics_of_the_last_fittest_on_the_servers_sample
         sent = {name.removeprefix("buffer."): b for name, b in request.common.items() if name != "population"}
         assert close(sent, expected)
         assert "statistics" not in request.options
-        population = strategy._population.genomes.clone()
+        population = strategy.lineage.genomes.clone()
         round_ = lab.engine.send(request)
         metrics = strategy.tell(round_)
         for g, rows in enumerate([slice(0, 6), slice(6, 12)] if "deal" in more else [slice(0, 12)]):
@@ -479,7 +495,7 @@ def test_with_batch_statistics_each_node_takes_its_own_samples(
     lab = normed_lab(laboratory, clouds, "batch")
     strategy = fne(lab.task, **more)
     request = strategy.ask(lab.engine.nodes)
-    population = strategy._population.genomes.clone()
+    population = strategy.lineage.genomes.clone()
     assert request.options == {"loss": "nmse", "samples": 0, "statistics": "batch"}
     assert set(request.common) == ({"population"} if "nodes" in more else set())
     metrics = strategy.tell(lab.engine.send(request))

@@ -93,6 +93,11 @@ def test_numbers_depend_on_their_address_alone(kind: str, monkeypatch: pytest.Mo
         assert (different == whole).double().mean() < 0.1
 
 
+def test_purposes_keep_their_values() -> None:
+    wanted = ["PERTURBATION", "DONORS", "CROSSOVER", "MUTATION", "MUTATION_NOISE"]
+    assert {purpose.name: int(purpose) for purpose in Purpose}.items() >= {n: i for i, n in enumerate(wanted)}.items()
+
+
 def test_no_two_addresses_share_a_word_block() -> None:
     blocks = [
         tuple(block)

@@ -1,4 +1,8 @@
-"""Selection, crossover and mutation: pure functions on tensors that draw from the generator they are given.
+"""Selection, crossover and mutation: pure functions on tensors.
+
+Selection draws from the generator that it is given. Crossover and mutation are given their random numbers and work on
+the children in place, by operations of which each is rounded once, on every device alike: a float32 product or sum by
+itself, never a multiply-add, which one device fuses and another does not.
 
 Source: Szegedi, Kiss, Horváth, "Evolutionary federated learning on EEG-data" (FNE), section 4, eqs. (2) to (4);
 operators beyond it say so.
@@ -6,12 +10,14 @@ operators beyond it say so.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from fne.evolution.genome import Layout
+from fne.evolution.philox import LARGEST_NOISE, UNIT
 
 
 # ------------------------------------------------------------------------------------------------ selection
@@ -20,13 +26,17 @@ def order(fitness: Tensor) -> Tensor:
     return torch.argsort(fitness, stable=True)
 
 
-def paper_pool(fitness: Tensor, size: int, generator: torch.Generator) -> Tensor:
-    """Return `size` parents: the `size - 1` fittest and one drawn from the rest (FNE, "Selection").
+def sound(fitness: Tensor) -> Tensor:
+    """Return the indices of those of finite fitness, best first: parents are drawn from them alone.
 
-    An individual of infinite fitness is never drawn: its NaNs would be in every child. Fewer finite ones make a smaller
-    pool; one at least must be finite.
+    The NaNs of an individual of infinite fitness would be in every child. One at least must be finite.
     """
-    ranked = order(fitness)[: int(torch.isfinite(fitness).sum())]
+    return order(fitness)[: int(torch.isfinite(fitness).sum())]
+
+
+def paper_pool(fitness: Tensor, size: int, generator: torch.Generator) -> Tensor:
+    """Return `size` parents, or all that are sound: the `size - 1` fittest and one of the rest (FNE, "Selection")."""
+    ranked = sound(fitness)
     size = min(size, len(ranked))
     rest = ranked[size - 1 :]
     pick = torch.randint(len(rest), (1,), generator=generator)
@@ -46,104 +56,120 @@ def pairs_from_pool(pool: Tensor, count: int, generator: torch.Generator) -> tup
 
 def tournament(fitness: Tensor, count: int, size: int, generator: torch.Generator) -> Tensor:
     """Return `count` winners of tournaments of `size`, drawn with replacement (Goldberg & Deb 1991)."""
-    place = torch.empty_like(fitness, dtype=torch.long)
-    place[order(fitness)] = torch.arange(len(fitness))
-    entrants = torch.randint(len(fitness), (count, size), generator=generator)
-    return entrants.gather(1, place[entrants].argmin(dim=1, keepdim=True)).squeeze(1)
+    ranked = sound(fitness)
+    entrants = torch.randint(len(ranked), (count, size), generator=generator)  # by rank: the lowest wins
+    return ranked[entrants.min(dim=1).values]
 
 
 # ------------------------------------------------------------------------------------------------ crossover
-def halving(layout: Layout, a: Tensor, b: Tensor, generator: torch.Generator) -> Tensor:
-    """Return children `[P, D]`: the first half of the genes from `a`, the rest from `b`. Eq. (2)."""
+def halving(layout: Layout, child: Tensor, other: Tensor, coins: Tensor) -> None:
+    """Take the second half of the genes from the other parent. Eq. (2)."""
     half = layout.size // 2
-    return torch.cat([a[:, :half], b[:, half:]], dim=1)
+    child[:, half:] = other[:, half:]
 
 
-def interleave(layout: Layout, a: Tensor, b: Tensor, generator: torch.Generator) -> Tensor:
-    """Return children `[P, D]`: genes of even place, counted from 1, from `a`, the others from `b`. Eq. (3)."""
-    child = b.clone()
-    child[:, 1::2] = a[:, 1::2]
-    return child
+def interleave(layout: Layout, child: Tensor, other: Tensor, coins: Tensor) -> None:
+    """Take the genes of odd place, counted from 1, from the other parent. Eq. (3)."""
+    child[:, ::2] = other[:, ::2]
 
 
-def mean(layout: Layout, a: Tensor, b: Tensor, generator: torch.Generator) -> Tensor:
-    """Return the parents' mean `[P, D]`. Eq. (4)."""
-    return torch.lerp(a, b, 0.5)
+def mean(layout: Layout, child: Tensor, other: Tensor, coins: Tensor) -> None:
+    """Take the mean of both parents. Eq. (4). `torch.lerp` is a multiply-add, this is a sum and an exact halving."""
+    child.add_(other).mul_(0.5)
 
 
-def kernelwise(layout: Layout, a: Tensor, b: Tensor, generator: torch.Generator) -> Tensor:
-    """Return children `[P, D]` that take each kernel whole from one parent, by a fair coin (FNE, "Kernelwise mix").
+def kernelwise(layout: Layout, child: Tensor, other: Tensor, coins: Tensor) -> None:
+    """Take each kernel whole from the other parent where its coin says so (FNE, "Kernelwise mix").
 
-    A coin a kernel and child, broadcast over the kernel's genes: no gather over `[P, D]`.
+    Coins are broadcast over the kernels' genes: no gather over `[P, D]`.
     """
-    child = a.clone()
-    coins = {
-        group: torch.rand(a.shape[0], kernels, generator=generator) < 0.5
-        for group, kernels in layout.group_kernels.items()
-    }
+    parts = torch.split(coins, list(layout.group_kernels.values()), dim=1)
+    tossed = dict(zip(layout.group_kernels, parts, strict=True))
     for leaf in layout.leaves:
         target = leaf.kernel_view(child)
-        coin = coins[leaf.group].view(*target.shape[:2], *[1] * (target.ndim - 2))
-        target.copy_(torch.where(coin, leaf.kernel_view(b), target))
-    return child
+        coin = tossed[leaf.group].view(*target.shape[:2], *[1] * (target.ndim - 2))
+        torch.where(coin, leaf.kernel_view(other), target, out=target)
 
 
-CROSSOVERS: dict[str, Callable[[Layout, Tensor, Tensor, torch.Generator], Tensor]] = {
+CROSSOVERS: dict[str, Callable[[Layout, Tensor, Tensor, Tensor], None]] = {
     "halving": halving,
     "interleave": interleave,
     "mean": mean,
     "kernelwise": kernelwise,
 }
+"""Of children `[n, D]` that begin as copies of one parent, the other parents `[n, D]` and fair coins, bool
+`[n, kernels]`, the kernels of one group after the other."""
 
 
 # ------------------------------------------------------------------------------------------------ mutation
-def multiply(population: Tensor, rate: float, chance: float, generator: torch.Generator) -> None:
-    """Multiply each gene, with probability `chance`, by U[1 - rate, 1 + rate], in place (FNE, section 4.1).
+_WHOLE = 2**24
+"""A number of `Stream.uniform` is `v / 2**24`, v a whole number."""
+_ONE = 2**23
+"""Factors and offsets are whole numbers too, in units of `2**-23`."""
 
-    `rate` is a fraction (the paper's percentage / 100). A zero stays zero and, below 1, no sign changes.
+
+def multiply(children: Tensor, u: Tensor, chance: float, rate: float) -> None:
+    """Multiply each gene, with probability `chance`, by U[1 - rate, 1 + rate), in place (FNE, section 4.1).
+
+    A zero stays zero and, below a rate of 1, no sign changes.
+
+    Args:
+        children: float32 `[n, D]`.
+        u: of `Stream.uniform`, float32 `[n, D]`: both which genes mutate and how.
+        chance: probability; rounded to 24 bits.
+        rate: a fraction, the paper's percentage / 100, at most 2; rounded to 23 bits behind the point.
     """
-    factor, kept = _mutated(population, rate, chance, generator)
-    population.mul_(factor.add_(1.0).masked_fill_(kept, 1.0))
+    mutated, whole = _mutated(u, chance, round(rate * _ONE))
+    factor = whole.add_(_ONE).float().mul_(1 / _ONE)
+    torch.where(mutated, children * factor, children, out=children)
 
 
-def offset(population: Tensor, rate: float, chance: float, generator: torch.Generator) -> None:
-    """Add U[-rate, rate] to each gene with probability `chance`, in place (FNE, section 4.1)."""
-    shift, kept = _mutated(population, rate, chance, generator)
-    population.add_(shift.masked_fill_(kept, 0.0))
+def offset(children: Tensor, u: Tensor, chance: float, rate: float) -> None:
+    """Add U[-rate, rate) to each gene with probability `chance`, in place (FNE, section 4.1); see `multiply`."""
+    mutated, whole = _mutated(u, chance, _ONE)
+    shift = whole.float().mul_(rate / _ONE)
+    torch.where(mutated, children + shift, children, out=children)
 
 
-def mixed(
-    population: Tensor, rate: float, chance: float, generator: torch.Generator, *, additive: float, scales: Tensor
-) -> None:
-    """Multiply as `multiply` does and add N(0, (additive * scale)^2) to the same genes, in place (beyond the paper).
+def mixed(children: Tensor, u: Tensor, noise: Tensor, chance: float, rate: float, deviations: Tensor) -> None:
+    """Multiply as `multiply` does and add N(0, deviation^2) to the same genes, in place (beyond the paper).
 
-    `scales [D]` is each layer's initial standard deviation: a zero can come alive and a sign can change.
+    A zero can come alive and a sign can change.
+
+    Args:
+        children, u, chance, rate: as for `multiply`.
+        noise: of `Stream.noise`, int8 `[n, D]`.
+        deviations: of each gene, float32 `[D]`.
     """
-    factor, kept = _mutated(population, rate, chance, generator)
-    population.mul_(factor.add_(1.0).masked_fill_(kept, 1.0))
-    noise = torch.empty_like(population).normal_(generator=generator)
-    population.add_(noise.mul_(scales * additive).masked_fill_(kept, 0.0))
+    multiply(children, u, chance, rate)
+    shift = noise.float().mul_(deviations * UNIT)
+    torch.where(u < _share(chance), children + shift, children, out=children)
 
 
-def lognormal(population: Tensor, rate: float, chance: float, generator: torch.Generator, *, sign_flip: float) -> None:
+def lognormal(children: Tensor, u: Tensor, noise: Tensor, chance: float, rate: float, sign_flip: float) -> None:
     """Multiply genes by exp(N(0, rate^2)), in place, and flip a sign with probability `sign_flip` (beyond the paper).
 
-    Without drift: E[ln factor] = 0, where the uniform factor has about -rate^2 / 6 a mutation.
+    Without drift: E[ln factor] = 0, where the uniform factor has about -rate^2 / 6 a mutation. The 61 factors are
+    computed in float64 by the CPU, since an exponential in float32 is each device's own.
     """
-    kept = torch.rand(population.shape, generator=generator) >= chance
-    factor = torch.empty_like(population).normal_(generator=generator).mul_(rate).exp_()
-    flips = torch.rand(population.shape, generator=generator) < sign_flip
-    factor = torch.where(flips, -factor, factor)
-    population.mul_(factor.masked_fill_(kept, 1.0))
+    values = [math.exp(rate * UNIT * k) for k in range(-LARGEST_NOISE, LARGEST_NOISE + 1)]
+    table = torch.tensor(values, dtype=torch.float32, device=children.device)
+    factor = table.index_select(0, (noise.flatten() + LARGEST_NOISE).int()).view_as(children)
+    if sign_flip:
+        factor = torch.where(u < _share(chance * sign_flip), -factor, factor)  # u < chance is uniform below it
+    torch.where(u < _share(chance), children * factor, children, out=children)
 
 
-def _mutated(population: Tensor, rate: float, chance: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Return U[-rate, rate] `[P, D]` for the mutated genes and the mask of those kept.
+def _share(chance: float) -> float:
+    """Return a probability in the 24 bits that `u` has."""
+    return round(chance * _WHOLE) / _WHOLE
 
-    One draw serves both: where u < chance, u / chance is itself uniform in [0, 1).
+
+def _mutated(u: Tensor, chance: float, largest: int) -> tuple[Tensor, Tensor]:
+    """Return which genes mutate, bool, and for these a whole number of [-largest, largest), float64, both `[n, D]`.
+
+    One number serves both: where v < T = chance * 2**24, v / T is itself uniform in [0, 1). One product in float64,
+    rounded down: nothing for a device to fuse.
     """
-    u = torch.rand(population.shape, generator=generator)
-    kept = u >= chance
-    if chance > 0:
-        u.mul_(2 * rate / chance).sub_(rate)
-    return u, kept
+    share = _share(chance)
+    return u < share, (u.double() * (2 * largest / share if share else 0.0)).floor_().sub_(largest)

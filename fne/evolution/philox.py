@@ -26,6 +26,7 @@ MASK = 0xFFFFFFFF
 VARIANCE = 85
 """Of `noise`: 4 * (16**2 - 1) / 12."""
 UNIT = VARIANCE**-0.5
+LARGEST_NOISE = 30
 _M0, _M1 = 0xD2511F53 - 2**32, 0xCD9E8D57 - 2**32
 """Philox's multipliers less 2**32: their product with a word stays within 2**62, where the whole one leaves int64."""
 _W0, _W1 = 0x9E3779B9, 0xBB67AE85
@@ -39,6 +40,8 @@ class Purpose(IntEnum):
     PERTURBATION = 0
     DONORS = 1
     CROSSOVER = 2
+    MUTATION = 3
+    MUTATION_NOISE = 4
 
 
 def philox(key: tuple[int, int], counter: Sequence[Any]) -> tuple[Any, Any, Any, Any]:
@@ -149,4 +152,4 @@ def _two_sums_of_digits(word: Any) -> tuple[Any, Any]:
     total = word & 0x0F0F0F0F
     total += (word >> 4) & 0x0F0F0F0F  # four bytes, each the sum of two digits
     total += total >> 8
-    return (total & 0xFF) - 30, (total >> 16 & 0xFF) - 30
+    return (total & 0xFF) - LARGEST_NOISE, (total >> 16 & 0xFF) - LARGEST_NOISE

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -11,13 +11,18 @@ from torch import Tensor
 from fne.errors import SettingError
 from fne.evolution import operators
 from fne.evolution.genome import Layout
+from fne.evolution.philox import Purpose, Stream
+from fne.evolution.shaping import small
 from fne.randomness import generator as new_generator
+from fne.types import Metrics, Tensors
 
 Selection = Literal["paper", "truncation", "tournament"]
 Crossover = Literal["kernelwise", "halving", "interleave", "mean"]
 Mutation = Literal["multiply", "offset", "mixed", "lognormal"]
 
 _DIVERSITY_GENES = 4096
+_PASS = {"cpu": 2**17, "cuda": 2**22}
+"""Genes a pass: what fits a CPU's second cache; large launches on a GPU."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +44,17 @@ class Variation:
 
 
 class Population:
-    """`P` individuals of `D` genes, float32 `[P, D]` on the CPU, and the generator that varies them."""
+    """`P` individuals of `D` genes, float32 `[P, D]`: what the server selects, it and the workers breed alike.
+
+    Args:
+        layout: of the genome.
+        genomes: the first generation.
+        variation: how one makes the next.
+        seed: of the run.
+
+    Raises:
+        SettingError: more parents or elites than there are individuals.
+    """
 
     def __init__(self, layout: Layout, genomes: Tensor, variation: Variation, *, seed: int) -> None:
         count = genomes.shape[0]
@@ -50,63 +65,101 @@ class Population:
         self.layout = layout
         self.genomes = genomes
         self.variation = variation
-        self._generator = new_generator(seed, "population")
-        self._scales = layout.scales()
+        self._seed = seed
 
     def __len__(self) -> int:
         return int(self.genomes.shape[0])
 
-    def advance(self, fitness: Tensor, *, multiplier: float = 1.0) -> None:
-        """Replace the population by its children; `fitness [P]` is finite or +inf, lower is better.
+    def candidates(self, step: int) -> Tensors:
+        """Return `population`, the present generation `[P, D]`."""
+        return {"population": self.genomes}
+
+    def decide(self, step: int, fitness: Tensor, *, multiplier: float = 1.0) -> Tensors:
+        """Select and pair: the server's part, which no worker repeats.
 
         Args:
-            fitness: of the present population, from `cleaned`.
-            multiplier: on the mutation's rate and chance; the chance stays within 1, the rate within `rate_max`.
+            step: whose candidates were evaluated.
+            fitness: of the present population `[P]`, finite or +inf (from `cleaned`), lower is better.
+            multiplier: on the mutation's rate and chance.
+
+        Returns:
+            `parents [C, 2]` of each child and, if there are any, `elites [E]`, as places in the present population;
+            `multiplier`, float64 `[1]`.
         """
-        v, draw = self.variation, self._generator
+        v, draw = self.variation, new_generator(self._seed, "population", step)
         count = len(self) - v.elites
         if v.selection == "tournament":
-            first = operators.tournament(fitness, count, v.tournament_size, draw)
-            second = operators.tournament(fitness, count, v.tournament_size, draw)
+            pairs = [operators.tournament(fitness, count, v.tournament_size, draw) for _ in range(2)]
         else:
-            pool = (
-                operators.paper_pool(fitness, v.parents, draw)
-                if v.selection == "paper"
-                else operators.order(fitness)[: min(v.parents, int(torch.isfinite(fitness).sum()))]
-            )
-            first, second = operators.pairs_from_pool(pool, count, draw)
-        cross = operators.CROSSOVERS[v.crossover]
-        children = cross(self.layout, self.genomes[first], self.genomes[second], draw)
-        self._mutate(children, multiplier)
-        elites = self.genomes[operators.order(fitness)[: v.elites]]
-        self.genomes = torch.cat([elites, children]) if v.elites else children
+            paper = v.selection == "paper"
+            pool = operators.paper_pool(fitness, v.parents, draw) if paper else operators.sound(fitness)[: v.parents]
+            pairs = list(operators.pairs_from_pool(pool, count, draw))
+        decision = {"parents": small(torch.stack(pairs, dim=1), len(self) - 1)}
+        if v.elites:
+            decision["elites"] = small(operators.order(fitness)[: v.elites], len(self) - 1)
+        return {**decision, "multiplier": torch.tensor([multiplier], dtype=torch.float64)}
 
-    def _mutate(self, children: Tensor, multiplier: float) -> None:
-        v, draw = self.variation, self._generator
-        chance = min(v.chance * multiplier, 1.0)
-        rate = min(v.rate * multiplier, v.rate_max)
-        if v.mutation == "multiply":
-            operators.multiply(children, rate, chance, draw)
-        elif v.mutation == "offset":
-            operators.offset(children, v.offset_rate * multiplier, chance, draw)
-        elif v.mutation == "mixed":
-            additive = v.additive * multiplier
-            operators.mixed(children, rate, chance, draw, additive=additive, scales=self._scales)
-        else:
-            operators.lognormal(children, rate, chance, draw, sign_flip=v.sign_flip)
+    def advance(self, step: int, decision: Tensors) -> Metrics:
+        """Replace the present generation, that of `step`, by the next one."""
+        self.genomes = breed(self.layout, self.genomes, decision, self.variation, seed=self._seed, step=step)
+        return {}
 
     def diversity(self) -> float:
         """Return the function `diversity` of the genomes."""
-        return diversity(self.genomes, self._scales)
+        return diversity(self.genomes, self.layout.scales())
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return genomes and generator."""
-        return {"genomes": self.genomes, "generator": self._generator.get_state()}
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return the genomes."""
+        return {"genomes": self.genomes}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over genomes and generator."""
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Take over the genomes; the next generations are bred where they are."""
         self.genomes = state["genomes"].clone()
-        self._generator.set_state(state["generator"])
+
+
+def breed(layout: Layout, genomes: Tensor, decision: Tensors, variation: Variation, *, seed: int, step: int) -> Tensor:
+    """Return the next generation, float32 `[E + C, D]`: the elites, then a child of each pair, mutated.
+
+    The same bits on every device: random numbers have the address (seed, step, child, gene or kernel), and every
+    operation is rounded once.
+
+    Args:
+        layout: of the genome.
+        genomes: the generation of `step`, float32 `[P, D]`, on any device.
+        decision: what `Population.decide` made of it.
+        variation: how children are made.
+        seed: of the run.
+        step: whose candidates are the parents.
+    """
+    v, device = variation, genomes.device
+    parents, multiplier = decision["parents"].to(device).long(), float(decision["multiplier"])
+    chance, rate = min(v.chance * multiplier, 1.0), min(v.rate * multiplier, v.rate_max)
+    # a standard deviation's last bits are those of the processor that computed it
+    deviations = (layout.scales().bfloat16().float() * (v.additive * multiplier)).to(device)
+    coins, uniform, noise = (
+        Stream(seed, purpose, device) for purpose in (Purpose.CROSSOVER, Purpose.MUTATION, Purpose.MUTATION_NOISE)
+    )
+    result = genomes.new_empty(v.elites + len(parents), layout.size)
+    if v.elites:
+        result[: v.elites] = genomes[decision["elites"].to(device).long()]
+    height = max(1, _PASS.get(device.type, _PASS["cuda"]) // layout.size)
+    for top in range(0, len(parents), height):
+        rows = range(top, min(top + height, len(parents)))
+        first, second = parents[top : rows.stop].unbind(dim=1)
+        children = result[v.elites + top : v.elites + rows.stop]
+        torch.index_select(genomes, 0, first, out=children)
+        tossed = coins.words(step, rows, layout.kernels) >= 2**31
+        operators.CROSSOVERS[v.crossover](layout, children, genomes[second], tossed)
+        u = uniform.uniform(step, rows, layout.size)
+        if v.mutation == "multiply":
+            operators.multiply(children, u, chance, rate)
+        elif v.mutation == "offset":
+            operators.offset(children, u, chance, v.offset_rate * multiplier)
+        elif v.mutation == "mixed":
+            operators.mixed(children, u, noise.noise(step, rows, layout.size), chance, rate, deviations)
+        else:
+            operators.lognormal(children, u, noise.noise(step, rows, layout.size), chance, rate, v.sign_flip)
+    return result
 
 
 def diversity(genomes: Tensor, scales: Tensor) -> float:

@@ -12,6 +12,12 @@ Deviations
 - Elites, where asked for, are evaluated again on each generation's nodes: a value from other nodes is no comparison.
 - The multiplier and `elites` get in each other's way: an elite that wins twice repeats its accuracy exactly, which
   counts as a match; at the bound no child survives, so it wins again, for good. `at_max=restart` breaks the circle.
+- The method's text has the whole genetic algorithm on the server. Here the server alone selects, pairs and seeds; with
+  `wire=lineage` nodes repeat crossover and mutation, which are a function of the parents and an address: the same bits.
+- A child's seed is its address (run seed, generation, child): it need not be sent, and no two children share one.
+- Random numbers are made of integers: a mutation's factor or offset has 24 bits where all genes mutate (at a chance of
+  0.1 there are 1.7 million different ones); normal noise is the 61-valued one of `fne.evolution.philox`. A layer's
+  initial standard deviation, the unit of `additive`, has 8 bits: the last ones differ between processors.
 - Batch normalisation has no running statistics without gradients: the task says where they come from
   (`evaluation.batch_norm`), the same for all individuals of a generation.
 - Beyond the paper, off by default: `elites`, `at_max=restart`, `mutation=mixed|lognormal`,
@@ -33,13 +39,15 @@ from fne.evolution.operators import order
 from fne.evolution.population import Population, Variation, cleaned
 from fne.randomness import derive_seed, generator
 from fne.registry import Key, register
-from fne.types import Header, LearningTask, Metrics, Request, Result, Round
+from fne.types import Header, LearningTask, Metrics, Request, Result, Round, Tensors
 from fne.validation import Validation
 
 
 @register("strategy", "fne")
 class FNE:
     """Federated neuroevolution: the server selects, crosses and mutates models, nodes answer with their fitness."""
+
+    decision: Tensors | None
 
     def __init__(
         self,
@@ -142,7 +150,7 @@ class FNE:
         )  # fmt: skip
         modules = (task.new_model(derive_seed(seed, "individual", i)) for i in range(population))
         genomes = torch.stack([task.layout.flatten(module) for module in modules])
-        self._population = Population(task.layout, genomes, variation, seed=seed)
+        self.lineage, self.decision = Population(task.layout, genomes, variation, seed=seed), None
         self._stagnation = _Stagnation(stagnation, stagnation_window, growth, multiplier_max, at_max)
         self._patience, self._returns = patience, returns
         self._evaluations = 0
@@ -157,17 +165,16 @@ class FNE:
 
     def ask(self, nodes: Sequence[str]) -> Request:
         """Return the generation for the nodes chosen to evaluate it."""
-        header, genomes = Header(self.seed, self.step), self._population.genomes
+        header, candidates = Header(self.seed, self.step), self.lineage.candidates(self.step)
         sent = sent_buffers(self._task, self._buffers)
         if self._deal:  # every node takes part
-            slices = genomes.chunk(self._groups)
+            slices = candidates["population"].chunk(self._groups)
             private = {node: {"population": slices[g]} for node, g in self._dealt(nodes).items()}
             options = {**self._options, "samples": self._choice.samples_per_node}
             return Request(header, "fitness", tuple(private), common=sent, private=private, options=options)
         chosen, samples = self._choice(self.step, nodes)
         options = {**self._options, "samples": samples}
-        common = {"population": genomes, **sent}
-        return Request(header, "fitness", chosen, common=common, options=options, reduce="sum")
+        return Request(header, "fitness", chosen, common={**candidates, **sent}, options=options, reduce="sum")
 
     def tell(self, round_: Round) -> Metrics:
         """Rank the generation, validate its fittest, adapt the multiplier and breed the next generation."""
@@ -177,7 +184,7 @@ class FNE:
                 f"generation {self.step}: all {len(fitness)} individuals have a non-finite fitness; lower "
                 "strategy.mutation_rate or multiplier_max, or scale the data"
             )
-        population = self._population
+        step, population = self.step, self.lineage
         self._fittest = population.genomes[order(fitness)[0]].clone()
         self._buffers = self._task.buffers_for(self._fittest)
         self.step += 1
@@ -196,18 +203,18 @@ class FNE:
             "multiplier": multiplier,
             "_fitness": fitness,
         }
-        population.advance(fitness, multiplier=multiplier)
-        return metrics
+        self.decision = population.decide(step, fitness, multiplier=multiplier)
+        return {**metrics, **population.advance(step, self.decision)}
 
     def _collect(self, round_: Round) -> Tensor:
         """Return the mean loss over samples, float64 `[P]`; an individual that nobody evaluated gets +inf."""
-        width = len(self._population) // self._groups
+        width = len(self.lineage) // self._groups
 
         def rows(node: str) -> slice:
             group = self._group_of[node]
             return slice(group * width, (group + 1) * width)
 
-        fitness, samples = mean_losses(round_.replies, len(self._population), rows if self._deal else None)
+        fitness, samples = mean_losses(round_.replies, len(self.lineage), rows if self._deal else None)
         self._evaluations += int((samples > 0).sum())
         return fitness
 
@@ -230,15 +237,16 @@ class FNE:
     def state_dict(self) -> dict[str, Any]:
         """Return everything that goes on: population, multiplier, best model, counters."""
         return {
-            "step": self.step, "evaluations": self._evaluations, "population": self._population.state_dict(),
-            "stagnation": self._stagnation.state_dict(), "fittest": self._fittest, "buffers": dict(self._buffers),
-            "validation": self._validation.state_dict(),
+            "step": self.step, "evaluations": self._evaluations, "lineage": self.lineage.state_dict(),
+            "decision": self.decision, "stagnation": self._stagnation.state_dict(), "fittest": self._fittest,
+            "buffers": dict(self._buffers), "validation": self._validation.state_dict(),
         }  # fmt: skip
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over what `state_dict` returned."""
         self.step, self._evaluations = state["step"], state["evaluations"]
-        self._population.load_state_dict(state["population"])
+        self.lineage.load_state_dict(state["lineage"])
+        self.decision = state["decision"]
         self._stagnation.load_state_dict(state["stagnation"])
         self._fittest, self._buffers = state["fittest"], state["buffers"]
         self._validation.load_state_dict(state["validation"])
