@@ -107,7 +107,10 @@ class _Own(_Section):
     name: Annotated[str, Key("name of the run", allowed=_NAME, pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
     seed: Annotated[int, Key("seed of everything public", allowed=_SEED, ge=0, lt=2**63)] = 0
     secure: Annotated[Literal[False], Key("secure sums", allowed=_INSECURE)] = False
-    wire: Annotated[Literal["tensors"], Key("codec of the messages")] = "tensors"
+    wire: Annotated[
+        Literal["tensors", "lineage"],
+        Key("what is sent of candidates: whole models, or the decisions from which nodes make them"),
+    ] = "tensors"
     plugins: Annotated[tuple[str, ...], Key("Python files that register things of one's own")] = ()
 
 

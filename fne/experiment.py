@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import nn
@@ -13,12 +15,14 @@ from fne.config import Config
 from fne.data.partition import deal
 from fne.data.sources import check_dataset
 from fne.device import resolve_device
-from fne.errors import DataError, SettingError
+from fne.errors import DataError, FneError, SettingError
 from fne.evolution.evaluate import Evaluator, has_batch_norm, resolve_plan
 from fne.evolution.genome import Layout, buffers_of
+from fne.evolution.lineage import Replica
 from fne.node import Node, Secrets, Worker
 from fne.randomness import seeded_initialisation
-from fne.types import Dataset, LearningTask, Samples, Strategy, Tensors
+from fne.settings import check
+from fne.types import Dataset, LearningTask, Lineage, Samples, Strategy, Tensors
 
 
 @dataclass(frozen=True)
@@ -120,6 +124,10 @@ def build(config: Config) -> Experiment:
     strategy = make(task, seed=config.seed, **config.strategy.settings)
     if getattr(strategy, "pooled", False):
         nodes = {"all": dataset.train}
+    if config.wire == "lineage" and not hasattr(strategy, "lineage"):
+        name = config.strategy.name
+        allowed = f"tensors with strategy.name = {name!r}: nodes cannot make what it sends by themselves"
+        raise SettingError("wire", config.wire, allowed)
     worker = Worker(
         {
             name: Node(name, on_device(samples, device), Secrets.simulate(config.seed, name))
@@ -127,12 +135,38 @@ def build(config: Config) -> Experiment:
         },
         evaluator,
         joined=config.evaluation.tiles == "joined",
+        replica=Replica(functools.partial(new_lineage, task)),
     )
     request = strategy.ask(tuple(sorted(nodes)))  # more nodes than there are, and the like: before there is a folder
     quorum = config.engine.settings.get("quorum", 0)
+    if config.wire == "lineage" and request.private:
+        raise SettingError("wire", config.wire, "tensors where each node is sent candidates of its own (strategy.deal)")
     if quorum > len(request.nodes):
         raise SettingError("engine.quorum", quorum, f"at most the number of nodes in a step, {len(request.nodes)}")
     return Experiment(config, dataset, nodes, evaluator, task, strategy, worker)
+
+
+def new_lineage(task: LearningTask, origin: Mapping[str, Any]) -> Lineage:
+    """Return a strategy's lineage at step 0, as a worker holds it.
+
+    Args:
+        task: of the model; its validation is not used, a worker has no part in it.
+        origin: `strategy`, `seed` and `settings`, as the codec sent them.
+
+    Raises:
+        FneError: no such strategy, settings that it does not know, or one without a lineage.
+    """
+    name, seed = str(origin["strategy"]), int(origin["seed"])
+    make: Callable[..., Strategy] = registry.load("strategy", name)
+    declared = registry.settings_model(registry.entry("strategy", name))
+    settings, mistakes = check(declared, origin["settings"], f"strategy {name!r}")
+    if mistakes:
+        raise FneError(f"strategy {name!r}: " + "; ".join(f"{m.key}: {m.text}" for m in mistakes))
+    strategy = make(replace(task, batch_norm="identity", statistics=None), seed=seed, **settings)
+    lineage: Lineage | None = getattr(strategy, "lineage", None)
+    if lineage is None:
+        raise FneError(f"strategy {name!r} has no lineage; set wire = tensors")
+    return lineage
 
 
 def on_device(samples: Samples, device: torch.device) -> Samples:

@@ -20,11 +20,15 @@ from torch import Tensor, nn
 from fne import randomness, registry, settings, wire
 from fne.errors import FneError, RunError
 from fne.evolution.evaluate import Evaluator
+from fne.evolution.lineage import BehindError, Replica
 from fne.types import PROTOCOL_VERSION, Header, Reply, Request, Samples, Scalar, Status, Tensors
 
 
 class RefusedError(Exception):
     """Raised by a task for a request that this node will not answer; the text is the reply's reason."""
+
+
+_STATUS = {RefusedError: Status.REFUSED, BehindError: Status.NEEDS_SNAPSHOT}
 
 
 class Secrets:
@@ -86,10 +90,18 @@ class Node:
 class Worker:
     """Hosts nodes on one device with one model, evaluates and trains for them."""
 
-    def __init__(self, nodes: Mapping[str, Node], evaluator: Evaluator, *, joined: bool = False) -> None:
+    def __init__(
+        self,
+        nodes: Mapping[str, Node],
+        evaluator: Evaluator,
+        *,
+        joined: bool = False,
+        replica: Replica | None = None,
+    ) -> None:
         self.nodes = dict(nodes)
         self.evaluator = evaluator
         self.joined = joined
+        self.replica = replica
 
     @property
     def module(self) -> nn.Module:
@@ -111,6 +123,13 @@ class Worker:
             reason = f"protocol {request.header.protocol}, this node speaks {PROTOCOL_VERSION}"
             yield from (Reply(request.header, n.name, Status.REFUSED, reason) for n in hosted)
             return
+        if self.replica is not None:
+            try:
+                request = self.replica.follow(request)
+            except Exception as error:
+                status = _STATUS.get(type(error), Status.REFUSED if isinstance(error, FneError) else Status.FAILED)
+                yield from (Reply(request.header, n.name, status, _reason(error, tell=True)) for n in hosted)
+                return
         yield from self._run(hosted, request)
 
     def _run(self, nodes: Sequence[Node], request: Request) -> Iterator[Reply]:
@@ -151,7 +170,7 @@ class Worker:
                     for node in pending:
                         yield from self._run([node], request)
                     return
-                status = Status.REFUSED if isinstance(error, RefusedError) else Status.FAILED
+                status = _STATUS.get(type(error), Status.FAILED)
                 culprit = pending[answered]
                 yield Reply(request.header, culprit.name, status, _reason(error, tell=culprit.secrets.simulated))
                 pending = pending[answered + 1 :]

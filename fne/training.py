@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from fne import loop, registry
+from fne.codec import LineageCodec
 from fne.config import Config
 from fne.errors import RunError
 from fne.evolution.fitness import DISPLAY_SIGN
@@ -102,6 +103,10 @@ def _run(
     connect: Callable[..., Engine] = registry.load("engine", config.engine.name)
     with contextlib.ExitStack() as stack:
         engine = connect(experiment.worker, f"{config.name}-s{config.seed}", folder, **config.engine.settings)
+        codec = None
+        if config.wire == "lineage":
+            named = {"strategy": config.strategy.name, "seed": config.seed, "settings": config.strategy.settings}
+            engine = codec = LineageCodec(engine, strategy, named)
         stack.callback(engine.close)
         totals = Totals(begun)
         identity = {
@@ -113,7 +118,8 @@ def _run(
 
         def extras() -> dict[str, Any]:
             history.sync()
-            return {"position": history.position, "pending": history.pending, "totals": totals.state_dict()}
+            wire = {"wire": codec.state_dict()} if codec else {}
+            return {"position": history.position, "pending": history.pending, "totals": totals.state_dict(), **wire}
 
         checkpoint = Checkpoint(folder, watch.checkpoint_every, engine, identity, extras)
         state = checkpoint.read() if resuming else None
@@ -121,6 +127,8 @@ def _run(
         if state:
             strategy.load_state_dict(state["strategy"])
             engine.load(state["step"])
+            if codec:
+                codec.load_state_dict(kept["wire"])
         if not resuming:
             write_atomically(folder / CONFIG, config.to_yaml().encode())
         resume_at = kept["position"] if resuming else None

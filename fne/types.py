@@ -88,12 +88,17 @@ class Reply:
 
 @dataclass(frozen=True)
 class Traffic:
-    """Bytes of one step by node: of the tensors alone (payload) and of the encoded frames; snapshots among them."""
+    """Bytes of one step by node: of the tensors alone (payload) and of the encoded frames.
+
+    `catch_up` is the part of `encoded_down` that brought late nodes up to the step; `snapshots` counts the whole states
+    among it.
+    """
 
     payload_down: Mapping[str, int]
     payload_up: Mapping[str, int]
     encoded_down: Mapping[str, int]
     encoded_up: Mapping[str, int]
+    catch_up: Mapping[str, int] = field(default_factory=dict)
     snapshots: int = 0
 
 

@@ -16,6 +16,7 @@ LAYERS = {
     "fne.yamltext": 0, "fne.config": 0, "fne.files": 0,
     "fne.evolution": 1, "fne.wire": 1, "fne.device": 1, "fne.validation": 1,
     "fne.node": 2, "fne.tasks": 2, "fne.gather": 2, "fne.averaging": 2, "fne.asking": 2, "fne.evolving": 2,
+    "fne.codec": 2,
     "fne.strategies": 3, "fne.engines": 3,
     "fne.loop": 4, "fne.watch": 4,
     "fne.experiment": 5, "fne.runfolder": 5, "fne.training": 5, "fne.arguments": 5, "fne.cli": 5, "fne.models": 5,

@@ -39,6 +39,11 @@ METHODS: dict[str, dict[str, Any]] = {
         "data": TOY, "model": {"name": "mlp", "hidden": [5]},
         "strategy": {**FNE, "deal": True, "returns": "last", "mutation": "multiply"}, "evaluation": {"path": "loop"},
     },
+    "fne, as lineage": {"data": TOY, "model": "logistic", "strategy": FNE, "wire": "lineage"},
+    "es, as lineage": {
+        "data": TOY, "model": "logistic", "wire": "lineage",
+        "strategy": {"name": "es", "rounds": 17, "population": 10, "subset_size": 2},
+    },
     "fedavg": {
         "data": {**TOY, "partition": "shards"}, "model": {"name": "mlp", "hidden": [8]},
         "strategy": {"name": "fedavg", "rounds": 17, "fraction": 0.4, "momentum": 0.5, "lr_decay": 0.99},

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
-
-from torch import Tensor
 
 from fne import wire
 from fne.errors import CheckpointError
@@ -64,7 +61,7 @@ class LocalEngine:
 
     # -------------------------------------------------------------------------------------------- memory
     def save(self, step: int) -> None:
-        """Write the nodes' memory to `nodes/` of the run folder; the last two steps are kept.
+        """Write the nodes' memory and the worker's lineage to `nodes/` of the run folder; the last two steps are kept.
 
         Later steps are of a future that was abandoned by going back: they go, lest they push out good ones.
         """
@@ -73,8 +70,9 @@ class LocalEngine:
         folder = self._folder / "nodes"
         folder.mkdir(exist_ok=True)
         memory = {name: node.memory for name, node in self._worker.nodes.items() if node.memory}
+        replica = self._worker.replica.state_dict() if self._worker.replica else {}
         path = folder / f"step-{step:09d}.pt"
-        write_atomically(path, torch_bytes(memory))
+        write_atomically(path, torch_bytes({"nodes": memory, "replica": replica}))
         held = sorted(folder.glob("step-*.pt"))
         kept = held[: held.index(path) + 1][-KEPT_STEPS:]
         for other in held:
@@ -92,9 +90,13 @@ class LocalEngine:
         if not path.is_file():
             held = sorted(p.name for p in path.parent.glob("step-*.pt"))
             raise CheckpointError(f"{path}: the nodes' memory of step {step} is missing; held: {held}")
-        memory: Mapping[str, dict[str, Tensor]] = read_torch(path)
+        held = read_torch(path)
+        if not isinstance(held, dict) or held.keys() != {"nodes", "replica"}:
+            raise CheckpointError(f"{path}: not what this version keeps of the nodes; start a new run")
         for name, node in self._worker.nodes.items():
-            node.memory = dict(memory.get(name, {}))
+            node.memory = dict(held["nodes"].get(name, {}))
+        if self._worker.replica:
+            self._worker.replica.load_state_dict(held["replica"])
 
     def close(self) -> None:
         """Release nothing: the nodes are objects of this process."""
