@@ -15,7 +15,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from fne.watch.report import grouped, markdown_table, read_summary
+from fne.watch.report import grouped, markdown_bytes, markdown_table, read_summary
 
 SMALL = "fne_mnist5000"
 CNN = f"{SMALL} model=cnn strategy.subset_size=1 strategy.rounds=500"
@@ -158,6 +158,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
     parser.add_argument("--out", type=Path, default=Path("runs/bench"))
     parser.add_argument("--only", default="", help="comma-separated cells")
+    parser.add_argument("--bytes", action="store_true", help="print a second table: bytes a node over the run")
     arguments = parser.parse_args()
     seeds, folds = numbers(arguments.seeds), numbers(arguments.folds)
     wanted = arguments.only.split(",") if arguments.only else list(GROUPS[arguments.group])
@@ -173,7 +174,10 @@ def main() -> None:
         folded = f" --folds {arguments.folds}" if BY_SUBJECT in cell else ""
         print(f"- `{name}`: `fne train {cell}{folded}`")
     print()
-    print(markdown_table(grouped([read_summary(folder) for folder in folders]), processor_time=True))
+    summaries = grouped([read_summary(folder) for folder in folders])
+    print(markdown_table(summaries, processor_time=True))
+    if arguments.bytes:
+        print(markdown_bytes(summaries))
 
 
 if __name__ == "__main__":

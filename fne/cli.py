@@ -35,6 +35,7 @@ Out = Annotated[Optional[Path], typer.Option("--out", help="Run folder (default 
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")]
 Seeds = Annotated[str, typer.Option("--seeds", help="Seeds to run, such as 0-4 or 0,3,7 (default: the config's).")]
 Folds = Annotated[str, typer.Option("--folds", help="Folds to run, such as 0-4 (sets data.fold), each with each seed.")]
+Bytes = Annotated[bool, typer.Option("--bytes", help="Print a second table: bytes a node over the run.")]
 Words = Annotated[Optional[list[str]], typer.Argument(help="CONFIG (a file or a bundled name) and KEY=VALUE ...")]  # noqa: UP045
 
 
@@ -99,6 +100,7 @@ def train(
     ] = None,
     seeds: Seeds = "",
     folds: Folds = "",
+    bytes_: Bytes = False,
     quiet: Quiet = False,
 ) -> None:
     """Run a config: fne train CONFIG [strategy.population=64 ...]."""
@@ -126,7 +128,7 @@ def train(
             done.append(run(config, out=out, stop_after=stop_after, quiet=quiet))
             if done[-1].get("interrupted"):  # Ctrl-C ends the command, not one of its runs
                 break
-    _show(done)
+    _show(done, bytes_)
 
 
 @app.command()
@@ -135,6 +137,7 @@ def compare(
     out: Annotated[Optional[Path], typer.Option("--out", help="Folder for the run folders (default runs).")] = None,  # noqa: UP045
     seeds: Seeds = "",
     folds: Folds = "",
+    bytes_: Bytes = False,
     quiet: Quiet = False,
 ) -> None:
     """Run several configs on one partition and print one table; without arguments, the quick comparison."""
@@ -160,7 +163,7 @@ def compare(
         done.append(run(config, out=out / folder_name(config) if out is not None else None, quiet=quiet))
         if not done[-1]["finished"]:
             break
-    _show(done)
+    _show(done, bytes_)
 
 
 @app.command()
@@ -168,7 +171,8 @@ def report(
     folders: Annotated[list[Path], typer.Argument(help="Run folders.")],
     curves: Annotated[Optional[Path], typer.Option(help="Write the runs' curves to this PNG.")] = None,  # noqa: UP045
     x: Annotated[Literal["step", "bytes", "evaluations"], typer.Option(help="The curves' horizontal axis.")] = "step",
-    markdown: Annotated[bool, typer.Option(help="Print the table as Markdown.")] = False,
+    bytes_: Bytes = False,
+    markdown: Annotated[bool, typer.Option(help="Print as Markdown.")] = False,
 ) -> None:
     """Print one table of finished runs; seeds and folds of one config become mean ± standard deviation."""
     from fne.watch import pictures
@@ -177,8 +181,10 @@ def report(
     summaries = reports.grouped([reports.read_summary(folder) for folder in folders])
     if markdown:
         print(reports.markdown_table(summaries))
+        if bytes_:
+            print(reports.markdown_bytes(summaries))
     else:
-        _console().print(reports.comparison_table(summaries))
+        _tables(summaries, bytes_)
     if curves is not None:
         pictures.curves(folders, curves, x=x)
 
@@ -307,13 +313,24 @@ def _console() -> Console:
     return console if console.is_terminal else Console(width=180)
 
 
-def _show(done: Sequence[dict[str, Any]]) -> None:
-    """Print the table of finished runs, their folders, and how to go on."""
+def _tables(summaries: Sequence[dict[str, Any]], bytes_: bool) -> None:
+    """Print the table of runs or groups, and below it that of their bytes if asked for."""
     from fne.watch import report as reports
+
+    console = _console()
+    console.print(reports.comparison_table(summaries))
+    if bytes_:
+        console.print()
+        console.print(reports.bytes_table(summaries))
+
+
+def _show(done: Sequence[dict[str, Any]], bytes_: bool) -> None:
+    """Print the tables of finished runs, their folders, and how to go on."""
+    from fne.watch.report import grouped
 
     finished = [summary for summary in done if summary["finished"]]
     if finished:
-        _console().print(reports.comparison_table(reports.grouped(finished)))
+        _tables(grouped(finished), bytes_)
     for summary in done:
         state = "" if summary["finished"] else f"  stopped after step {summary['steps']}"
         print(f"run folder: {summary['folder']}{state}")

@@ -17,19 +17,25 @@ def run(strategy: Strategy, engine: Engine, *, callbacks: Sequence[Callback] = (
         request = strategy.ask(engine.nodes)
         round_ = engine.send(request)
         metrics = strategy.tell(round_)
-        _observe(metrics, strategy, round_, time.perf_counter() - start)
+        _observe(metrics, strategy, engine, round_, time.perf_counter() - start)
         stops = [callback(strategy, round_, metrics) for callback in callbacks]
         if any(stops):
             break
     return strategy.result()
 
 
-def _observe(metrics: Metrics, strategy: Strategy, round_: Round, seconds: float) -> None:
-    """Add what the loop knows to the strategy's metrics; traffic in encoded bytes, totals over nodes and maxima."""
-    down, up = round_.traffic.encoded_down, round_.traffic.encoded_up
-    metrics["step"] = strategy.step
+def _observe(metrics: Metrics, strategy: Strategy, engine: Engine, round_: Round, seconds: float) -> None:
+    """Add what the loop knows to the strategy's metrics; bytes of the step as totals over its nodes and maxima."""
+    traffic = round_.traffic
+    metrics["step"], metrics["_nodes"] = strategy.step, len(engine.nodes)
     metrics["failures"] = {failure.node: failure.reason for failure in round_.failures}
-    metrics["bytes_down"], metrics["bytes_up"] = sum(down.values()), sum(up.values())
-    metrics["bytes_down_max"], metrics["bytes_up_max"] = max(down.values()), max(up.values())
+    for name, sizes in (
+        ("bytes_down", traffic.encoded_down),
+        ("bytes_up", traffic.encoded_up),
+        ("payload_down", traffic.payload_down),
+        ("payload_up", traffic.payload_up),
+    ):
+        metrics[name], metrics[f"{name}_max"] = sum(sizes.values()), max(sizes.values())
+    metrics["catch_up"], metrics["snapshots"] = sum(traffic.catch_up.values()), traffic.snapshots
     metrics["per_node"] = round_.per_node
     metrics["seconds"] = seconds

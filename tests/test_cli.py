@@ -31,7 +31,7 @@ from fne.experiment import load_dataset
 from fne.registry import KINDS, catalogue
 from fne.runfolder import locked, make_folder
 from fne.watch.history import read_history
-from fne.watch.report import markdown_table, read_summary
+from fne.watch.report import markdown_bytes, markdown_table, read_summary
 
 QUIET = ("-q", "engine.threads=1", "watch.tensorboard=false")
 SHORT = ("fne_toy", "strategy.rounds=3", *QUIET)
@@ -474,13 +474,15 @@ def test_train_prints_table_folder_and_tensorboard(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prints: Any
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    text = prints("train", *SHORT, "--seeds", "0-1")
+    text = prints("train", *SHORT, "--seeds", "0-1", "--bytes")
+    assert re.search(r"bytes a node over the run *\n(.*\n)+?fne_toy .* kB .* 0 B +0 .* B", text)
     assert re.search(r"fne_toy +fne +\d+\.\d ± \d+\.\d %", text), "two seeds are one row"
     assert "run folder: runs/fne_toy-s0\nrun folder: runs/fne_toy-s1\n" in text
     assert "tensorboard --logdir runs\n" in text
     seeds = [read_summary_file(Path("runs") / f"fne_toy-s{seed}")["seed"] for seed in (0, 1)]
     assert seeds == [0, 1]
     text = prints("train", *SHORT)
+    assert "bytes a node" not in text
     assert "run folder: runs/fne_toy-s0-2\n" in text, "a taken name gets a number"
     text = prints("train", "fne_toy", *QUIET, "--stop-after", "2", "--out", "[b]")
     assert "run folder: [b]  stopped after step 2\ngo on with: fne train --resume [b]\n" in text
@@ -493,9 +495,10 @@ def test_compare_prints_one_table(tmp_path: Path, prints: Any, fails: Any) -> No
         "data: {name: toy, nodes: 6}\nmodel: logistic\nstrategy: {name: fedavg, rounds: 2}\n"
     )
     both = ("fne_toy", str(tmp_path / "avg.yaml"))
-    text = prints("compare", *both, "strategy.rounds=2", *QUIET, "--out", str(tmp_path / "runs"), "--seeds", "0-1")
-    assert text.count("evalu-") == text.count("looked at once") == 1
-    assert re.search(r"^fne_toy .*\n^avg ", text, re.MULTILINE)
+    text = prints("compare", *both, "strategy.rounds=2", *QUIET, "--out", str(tmp_path / "runs"), "--seeds", "0-1",
+                  "--bytes")  # fmt: skip
+    assert text.count("evalu-") == text.count("looked at once") == text.count("bytes a node") == 1
+    assert len(re.findall(r"^fne_toy .*\n^avg ", text, re.MULTILINE)) == 2, "in each table"
     runs = sorted(path.name for path in (tmp_path / "runs").iterdir())
     assert runs == ["avg-s0", "avg-s1", "fne_toy-s0", "fne_toy-s1"]
     for key, value in (("seed", 1), ("data", "{name: toy, nodes: 5}")):
@@ -525,6 +528,8 @@ def test_report(tmp_path: Path, prints: Any, fails: Any) -> None:
     assert (
         prints("report", folders[0], "--markdown").strip() == markdown_table([read_summary(Path(folders[0]))]).strip()
     )
+    first, second = (table([read_summary(Path(folders[0]))]) for table in (markdown_table, markdown_bytes))
+    assert prints("report", folders[0], "--markdown", "--bytes") == f"{first}\n{second}\n"
     prints("train", *SHORT, "--out", str(tmp_path / "part"), "--stop-after", "1")
     assert "has not finished" in fails("report", str(tmp_path / "part"))
 
@@ -713,17 +718,38 @@ def test_the_bytes_of_a_method_that_is_not_federated_are_null(tmp_path: Path) ->
     ]
     for direction in ("bytes_down", "bytes_up", "payload_down", "payload_up"):
         for key in (f"{direction}_per_node", f"{direction}_per_node_max"):
-            assert both[0][key] is None
-            assert both[1][key] > 0
+            assert both[0][key] is read_history(tmp_path / "centralised")[-1][key] is None
+            assert both[1][key] == read_history(tmp_path / "fedavg")[-1][key] > 0
     row = markdown_table([read_summary(tmp_path / "centralised")]).splitlines()[-1].split(" | ")
     header = markdown_table([]).splitlines()[0].split(" | ")
     assert [row[header.index(name)] for name in ("down/node", "up/node")] == ["-", "-"]
 
 
 @pytest.mark.parametrize(
+    "words",
+    [(), ("wire=lineage",), ("strategy=es", "strategy.population=8", "wire=lineage"), ("strategy=fedavg",)],
+    ids=" ".join,
+)
+def test_bytes_of_a_run_are_the_sums_of_its_steps(words: tuple[str, ...], tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    fne.train("fne_toy", [*words, "strategy.rounds=7", "engine.threads=1"], out=folder, stop_after=3)
+    summary, lines = fne.train(None, resume=folder), read_history(folder)
+    per_node = {name for name in summary if "_per_node" in name}
+    assert {name: lines[-1][name] for name in per_node} == {name: summary[name] for name in per_node}
+    for name in ("bytes_down", "bytes_up", "payload_down", "payload_up", "catch_up"):
+        total = sum(line[name] for line in lines)
+        assert summary[f"{name}_per_node"] == total / 6
+        assert total / 6 <= summary[f"{name}_per_node_max"] <= total
+    assert summary["snapshots"] == sum(line["snapshots"] for line in lines)
+    assert (summary["catch_up_per_node"] > 0) is ("wire=lineage" in words)
+    assert summary["catch_up_per_node"] < summary["bytes_down_per_node"]
+
+
+@pytest.mark.parametrize(
     ("arguments", "command"),
     [
         ("", "compare"), ("--seeds 0-2", "compare"), ("-q --seeds 0-2 --out x", "compare"), ("--seeds=0-2", "compare"),
+        ("--bytes", "compare"), ("fne_toy --bytes", "train"),
         ("strategy.rounds=3", "compare"), ("strategy.rounds=3 --seeds 0", "compare"),
         ("fne_toy", "train"), ("fne_toy strategy.rounds=3", "train"), ("--seeds 0-2 fne_toy", "train"),
         ("-q fne_toy", "train"), ("--resume runs/x", "train"), ("--resume=runs/x -q", "train"),

@@ -24,12 +24,24 @@ import torch
 from rich.console import Console
 
 from fne.errors import CheckpointError, FneError, RunError, SettingError
+from fne.files import read_torch, torch_bytes
+from fne.loop import run
 from fne.types import Round, Traffic
 from fne.watch.history import History, encode, kept, read_history
 from fne.watch.pictures import curves, partition_picture
 from fne.watch.progress import Progress
-from fne.watch.report import comparison_table, grouped, human_bytes, markdown_table, partition_table, read_summary
+from fne.watch.report import (
+    bytes_table,
+    comparison_table,
+    grouped,
+    human_bytes,
+    markdown_bytes,
+    markdown_table,
+    partition_table,
+    read_summary,
+)
 from fne.watch.tensorboard import TensorBoard
+from fne.watch.totals import Totals
 
 ROUND = Round((), (), Traffic({}, {}, {}, {}))
 
@@ -211,6 +223,122 @@ def test_a_broken_line_elsewhere_and_a_missing_file_are_named(tmp_path: Path) ->
         read_history(tmp_path)
 
 
+# ---------------------------------------------------------------------------------------------- bytes
+SENT = (
+    Traffic(
+        payload_down={"a": 100, "b": 60}, payload_up={"a": 8, "b": 8},
+        encoded_down={"a": 130, "b": 90}, encoded_up={"a": 200, "b": 201},
+    ),
+    Traffic(
+        payload_down={"b": 60, "c": 500}, payload_up={"b": 8, "c": 8},
+        encoded_down={"b": 90, "c": 560}, encoded_up={"b": 201, "c": 203}, catch_up={"c": 450}, snapshots=1,
+    ),
+    Traffic(
+        payload_down={"c": 40, "b": 63}, payload_up={"c": 8, "b": 9},
+        encoded_down={"c": 70, "b": 96}, encoded_up={"c": 203, "b": 202}, catch_up={"b": 3, "c": 7}, snapshots=2,
+    ),
+)  # fmt: skip
+"""Of three steps over four nodes, of which `d` is never asked."""
+STEPS = {
+    "bytes_down": [220, 650, 166], "bytes_down_max": [130, 560, 96],
+    "bytes_up": [401, 404, 405], "bytes_up_max": [201, 203, 203],
+    "payload_down": [160, 560, 103], "payload_down_max": [100, 500, 63],
+    "payload_up": [16, 16, 17], "payload_up_max": [8, 8, 9],
+    "catch_up": [0, 450, 10], "snapshots": [0, 1, 2],
+}  # fmt: skip
+SO_FAR = {
+    "bytes_down_per_node": [55, 217.5, 259], "bytes_down_per_node_max": [130, 560, 630],
+    "bytes_up_per_node": [100.25, 201.25, 302.5], "bytes_up_per_node_max": [201, 402, 604],
+    "payload_down_per_node": [40, 180, 205.75], "payload_down_per_node_max": [100, 500, 540],
+    "payload_up_per_node": [4, 8, 12.25], "payload_up_per_node_max": [8, 16, 25],
+    "catch_up_per_node": [0, 112.5, 115], "catch_up_per_node_max": [0, 450, 457],
+}  # fmt: skip
+"""Means over four and maxima, added up by hand."""
+
+
+class Sends:
+    """Strategy and engine at once: sends what is written in `SENT` and learns nothing."""
+
+    nodes, horizon = ("a", "b", "c", "d"), len(SENT)
+
+    def __init__(self, step: int = 0, pooled: bool = False) -> None:
+        self.step, self.pooled = step, pooled
+
+    @property
+    def done(self) -> bool:
+        return self.step == self.horizon
+
+    def ask(self, nodes: tuple[str, ...]) -> int:
+        return self.step
+
+    def send(self, step: int) -> Round:
+        return Round((), (), SENT[step])
+
+    def tell(self, round_: Round) -> dict[str, Any]:
+        self.step += 1
+        return {"round": self.step}
+
+    def result(self) -> None:
+        return None
+
+
+def sent(*callbacks: Any, **start: Any) -> None:
+    """Run the steps that are left of `SENT`."""
+    both: Any = Sends(**start)
+    run(both, both, callbacks=callbacks)
+
+
+def test_bytes_of_a_node_over_the_run_are_those_of_the_summary(tmp_path: Path) -> None:
+    totals = Totals()
+    with History(tmp_path, 1) as history, TensorBoard(tmp_path, "", 1) as board:
+        sent(totals, history, board)
+    lines, read = read_history(tmp_path), events(tmp_path)
+    for name, values in {**STEPS, **SO_FAR}.items():
+        assert [line[name] for line in lines] == values, name
+    assert list(lines[0])[-2 - len(SO_FAR) :] == [*SO_FAR, "seconds", "per_node"]
+    summary = totals.summary(4)
+    assert {name: lines[-1][name] for name in SO_FAR} == {name: summary[name] for name in SO_FAR}
+    assert summary["snapshots"] == 3
+    shown = {f"traffic/{name}" for name in (*SO_FAR, "bytes_down", "bytes_up", "payload_down", "payload_up")}
+    assert {tag for tag in read.Tags()["scalars"] if tag.startswith(("traffic/", "method/"))} == shown
+    for tag in shown:
+        values = {**STEPS, **SO_FAR}[tag.removeprefix("traffic/")]
+        assert [(event.step, event.value) for event in read.Scalars(tag)] == list(enumerate(values, 1)), tag
+
+
+@pytest.mark.parametrize("stop", [1, 2])
+@pytest.mark.parametrize("every", [1, 2, 3])
+def test_bytes_over_the_run_outlive_a_stop_and_thinning(stop: int, every: int, tmp_path: Path) -> None:
+    (tmp_path / "parts").mkdir()
+    before, after = Totals(), Totals()
+    history = History(tmp_path / "parts", every)
+    sent(before, history, lambda strategy, *_: strategy.step == stop)
+    state, position, pending = tmp_path / "state", history.position, history.pending
+    history.finish()
+    state.write_bytes(torch_bytes(before.state_dict()))
+    after.load_state_dict(read_torch(state))
+    with History(tmp_path / "parts", every, resume_at=position, pending=pending) as history:
+        sent(after, history, step=stop)
+    kept_steps = [step for step in (1, 2, 3) if step in (1, 3) or step % every == 0]
+    lines = read_history(tmp_path / "parts")
+    assert [line["step"] for line in lines] == kept_steps
+    for name, values in SO_FAR.items():
+        assert [line[name] for line in lines] == [values[step - 1] for step in kept_steps], name
+        assert after.summary(4)[name] == values[-1]
+    assert after.summary(4)["snapshots"] == 3
+
+
+def test_bytes_over_the_run_are_null_where_the_method_is_not_federated(tmp_path: Path) -> None:
+    totals = Totals()
+    with History(tmp_path, 1) as history, TensorBoard(tmp_path, "", 1) as board:
+        sent(totals, history, board, pooled=True)
+    summary = totals.summary(4, federated=False)
+    for line in read_history(tmp_path):
+        assert {line[name] for name in SO_FAR} == {summary[name] for name in SO_FAR} == {None}
+        assert line["bytes_down"] == STEPS["bytes_down"][line["step"] - 1]
+    assert not [tag for tag in events(tmp_path).Tags()["scalars"] if "per_node" in tag]
+
+
 # ---------------------------------------------------------------------------------------------- TensorBoard
 def events(folder: Path) -> Any:
     """Read a folder's event files as TensorBoard does."""
@@ -227,8 +355,8 @@ def test_tensorboard_reads_back_what_was_written(tmp_path: Path) -> None:
     read = events(tmp_path)
     assert set(read.Tags()["scalars"]) == {
         "fitness/best", "fitness/mean", "validation/accuracy", "population/nonfinite",
-        "population/multiplier", "traffic/bytes_down", "traffic/bytes_up", "traffic/bytes_down_max",
-        "traffic/bytes_up_max", "time/seconds", "time/round", "time/evaluations", "nodes/failures",
+        "population/multiplier", "traffic/bytes_down", "traffic/bytes_up",
+        "time/seconds", "time/round", "time/evaluations", "nodes/failures",
     }  # fmt: skip
     best = read.Scalars("fitness/best")
     assert [event.step for event in best] == [1, 2, 4, 5]
@@ -547,6 +675,47 @@ def test_what_is_no_fold_of_the_same_stays_apart() -> None:
     text = shown(comparison_table(twice))
     assert [text.count(f"eeg (subject, fold {fold} of 5)") for fold in (0, 1)] == [2, 1]
     assert text.splitlines()[0].strip() == "seed 0"
+
+
+LEDGER = {
+    **SUMMARY, "payload_down_per_node": 1.2e6, "payload_down_per_node_max": 2e6, "bytes_down_per_node": 1234567.5,
+    "bytes_down_per_node_max": 2.5e6, "catch_up_per_node": 345, "catch_up_per_node_max": 999, "snapshots": 3,
+    "payload_up_per_node": 4000, "payload_up_per_node_max": 5000, "bytes_up_per_node": 4321,
+    "bytes_up_per_node_max": 6001,
+}  # fmt: skip
+
+
+def test_a_second_table_has_the_bytes_of_federated_runs() -> None:
+    more = {"name": "a|b", "catch_up_per_node": None, "snapshots": None}
+    pooled = {**SUMMARY, "name": "c", **dict.fromkeys(SO_FAR), "snapshots": 0}
+    down, up = ["1.2 MB", "2 MB", "1.23 MB", "2.5 MB"], ["4 kB", "5 kB", "4.32 kB", "6 kB"]
+    text = shown(bytes_table([LEDGER, {**LEDGER, **more}, pooled]))
+    assert text.splitlines()[0].strip() == "bytes a node over the run"
+    assert [line.split() for line in text.splitlines()[1:4]] == [
+        ["down", "down", "down", "down", "of", "it", "up", "up", "up", "up"],
+        ["payload", "payload", "encoded", "encoded", "catch-up", "snap-", "payload", "payload", "encoded", "encoded"],
+        ["run", "mean", "max", "mean", "max", "mean", "shots", "mean", "max", "mean", "max"],
+    ]
+    assert row(text, "fne_mnist") == ["fne_mnist", *down, "345 B", "3", *up]
+    assert row(text, "a|b") == ["a|b", *down, "-", "-", *up]
+    assert not re.search(r"^c ", text, re.MULTILINE)
+    assert "catch-up" not in shown(bytes_table([{**LEDGER, **more}])), "empty for all"
+    lines = markdown_bytes([LEDGER, {**LEDGER, **more}, pooled]).splitlines()
+    assert lines == [
+        "| run | down payload mean | down payload max | down encoded mean | down encoded max | of it catch-up mean "
+        "| snapshots | up payload mean | up payload max | up encoded mean | up encoded max |",
+        f"| --- |{' ---: |' * 10}",
+        f"| fne_mnist | {' | '.join([*down, '345 B', '3', *up])} |",
+        rf"| a\|b | {' | '.join([*down, '-', '-', *up])} |",
+    ]
+
+
+def test_the_table_of_bytes_has_means_and_deviations_over_seeds() -> None:
+    runs = [{**LEDGER, "seed": n, "bytes_up_per_node": 4000 + 100 * n, "snapshots": n} for n in range(3)]
+    cells = row(shown(bytes_table(grouped(runs))), "fne_mnist")
+    assert cells[3] == "1.23 MB"
+    assert cells[6] == "1 ± 1"
+    assert cells[9] == "4.1 kB ± 100 B"
 
 
 @pytest.mark.parametrize(

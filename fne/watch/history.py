@@ -7,6 +7,7 @@ a killed run, and the last line that a cleanly stopped run adds for a thinned st
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import math
 import os
@@ -20,9 +21,14 @@ from fne.types import Metrics, Round, Strategy
 FILE = "history.jsonl"
 _FIRST = (
     "step", "round", "evaluations", "loss_best", "loss_mean", "loss_worst", "accuracy_validation",
-    "nonfinite", "failures", "bytes_down", "bytes_up", "bytes_down_max", "bytes_up_max", "seconds",
+    "nonfinite", "failures", "bytes_down", "bytes_up", "bytes_down_max", "bytes_up_max",
+    "payload_down", "payload_up", "payload_down_max", "payload_up_max", "catch_up", "snapshots",
+    "bytes_down_per_node", "bytes_down_per_node_max", "bytes_up_per_node", "bytes_up_per_node_max",
+    "payload_down_per_node", "payload_down_per_node_max", "payload_up_per_node", "payload_up_per_node_max",
+    "catch_up_per_node", "catch_up_per_node_max", "seconds",
 )  # fmt: skip
 _REMEDY = "make room or mend the folder, then go on from the last checkpoint (--resume)"
+_JSON = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 _RANK = {name: rank for rank, name in enumerate((*_FIRST, "", "per_node"))}  # "": every other name, sorted
 
 
@@ -155,8 +161,13 @@ def encode(metrics: Mapping[str, Any]) -> str:
     Raises:
         FneError: a value is no number, text, list or mapping; its name is said.
     """
-    names = sorted((n for n in metrics if not n.startswith("_")), key=lambda n: (_RANK.get(n, _RANK[""]), n))
-    return json.dumps({n: _plain(n, metrics[n]) for n in names}, separators=(",", ":"), allow_nan=False)
+    return _JSON.encode({name: _plain(name, metrics[name]) for name in _ordered(tuple(metrics))})
+
+
+@functools.lru_cache(maxsize=8)  # steps have the same names
+def _ordered(names: tuple[str, ...]) -> tuple[str, ...]:
+    shown = (name for name in names if not name.startswith("_"))
+    return tuple(sorted(shown, key=lambda name: (_RANK.get(name, _RANK[""]), name)))
 
 
 def _plain(name: str, value: Any) -> Any:

@@ -21,8 +21,9 @@ Row = list[str]
 NUMBERS = (
     "fold", "folds", "rounds", "steps", "evaluations", "accuracy_last", "accuracy_best", "accuracy_test",
     "majority_test", "accuracy_test_subjects", "loss_last", "loss_test", "best_value", "bytes_down_per_node",
-    "bytes_up_per_node", "bytes_down_per_node_max", "bytes_up_per_node_max", "snapshots", "cpu_seconds",
-    "cpu_seconds_total", "wall_seconds",
+    "bytes_up_per_node", "bytes_down_per_node_max", "bytes_up_per_node_max", "payload_down_per_node",
+    "payload_up_per_node", "payload_down_per_node_max", "payload_up_per_node_max", "catch_up_per_node",
+    "catch_up_per_node_max", "snapshots", "cpu_seconds", "cpu_seconds_total", "wall_seconds",
 )  # fmt: skip
 """Fields of a summary that are numbers, or null where they have no meaning."""
 FIELDS = ("name", "method", "dataset", "split", "seed", *NUMBERS, "best_point", "model_sha256")
@@ -35,6 +36,23 @@ _DATA, _SEED = 2, 3
 _CAPTION = (
     "test: the returned model on the test part, looked at once; best val.: maximum over all rounds on validation, "
     "the kind of figure that the FNE paper gives, optimistic"
+)
+_BYTES = {
+    "down\npayload\nmean": "payload_down_per_node",
+    "down\npayload\nmax": "payload_down_per_node_max",
+    "down\nencoded\nmean": "bytes_down_per_node",
+    "down\nencoded\nmax": "bytes_down_per_node_max",
+    "of it\ncatch-up\nmean": "catch_up_per_node",
+    "snap-\nshots": "snapshots",
+    "up\npayload\nmean": "payload_up_per_node",
+    "up\npayload\nmax": "payload_up_per_node_max",
+    "up\nencoded\nmean": "bytes_up_per_node",
+    "up\nencoded\nmax": "bytes_up_per_node_max",
+}
+_BYTES_TITLE = "bytes a node over the run"
+_BYTES_CAPTION = (
+    "payload: tensors alone; encoded: with the heads of messages; mean over all nodes, and the node with the most; "
+    "runs that are not federated exchange nothing and are left out"
 )
 
 
@@ -132,23 +150,51 @@ def comparison_table(summaries: Sequence[Summary]) -> Table:
     """
     rows = [_row(summary) for summary in summaries]
     shared = [column for column in (_DATA, _SEED) if len({row[column] for row in rows}) == 1]
-    empty = [column for column, cells in enumerate(zip(*rows, strict=True)) if set(cells) == {NONE}]
     cells = [rows[0][column] for column in shared if rows[0][column] != NONE]
     title = ", ".join(f"seed {cell}" if cell.isdigit() else cell for cell in cells)
-
-    def without(row: Row) -> Row:
-        return [cell for column, cell in enumerate(row) if column not in (*shared, *empty)]
-
-    return _table(without(_HEADER), [without(row) for row in rows], 2 if _DATA in shared else 3, title, _CAPTION)
+    return _table(*_without(shared, _HEADER, rows), 2 if _DATA in shared else 3, title, _CAPTION)
 
 
 def markdown_table(summaries: Sequence[Summary], *, processor_time: bool = False) -> str:
     """Return `comparison_table` as Markdown, with seconds of the processor instead of the clock if asked for."""
-    rule = ["---" if column <= _DATA else "---:" for column in range(len(_HEADER))]
-    rows = [[cell.replace("|", r"\|") for cell in _row(summary, processor_time)] for summary in summaries]
-    header = [title.replace("-\n", "").replace("\n/", "/").replace("\n", " ") for title in _HEADER]
-    header[-1] = "CPU (s)" if processor_time else header[-1]
-    return "".join(f"| {' | '.join(row)} |\n" for row in (header, rule, *rows))
+    header = [*_HEADER[:-1], "CPU (s)"] if processor_time else _HEADER
+    return _markdown(header, [_row(summary, processor_time) for summary in summaries], _DATA + 1)
+
+
+def bytes_table(summaries: Sequence[Summary]) -> Table:
+    """Return a table of what a node received and sent over the run, a row for each federated run or group."""
+    header, rows = _without([], ["run", *_BYTES], _bytes_rows(summaries))
+    return _table(header, rows, 1, _BYTES_TITLE, _BYTES_CAPTION)
+
+
+def markdown_bytes(summaries: Sequence[Summary]) -> str:
+    """Return `bytes_table` as Markdown, columns without a value too."""
+    return _markdown(["run", *_BYTES], _bytes_rows(summaries), 1)
+
+
+def _bytes_rows(summaries: Sequence[Summary]) -> list[Row]:
+    def show(key: str) -> Callable[[float], str]:
+        return _count if key == "snapshots" else human_bytes
+
+    federated = [summary for summary in summaries if summary.get("bytes_down_per_node") is not None]
+    return [[_name(run), *(_cell(run, key, show(key)) for key in _BYTES.values())] for run in federated]
+
+
+def _without(columns: Sequence[int], header: Row, rows: Sequence[Row]) -> tuple[Row, list[Row]]:
+    """Return header and rows without these columns and without those that are empty for all."""
+    empty = [column for column, cells in enumerate(zip(*rows, strict=True)) if set(cells) == {NONE}]
+    header, *left = (
+        [cell for column, cell in enumerate(row) if column not in (*columns, *empty)] for row in (header, *rows)
+    )
+    return header, left
+
+
+def _markdown(header: Row, rows: Sequence[Row], names: int) -> str:
+    """Return a table in Markdown, its first `names` columns flush left."""
+    titles = [title.replace("-\n", "").replace("\n/", "/").replace("\n", " ") for title in header]
+    rule = ["---" if column < names else "---:" for column in range(len(header))]
+    escaped = [[cell.replace("|", r"\|") for cell in row] for row in rows]
+    return "".join(f"| {' | '.join(row)} |\n" for row in (titles, rule, *escaped))
 
 
 def _table(header: Row, rows: Sequence[Row], names: int, title: str = "", caption: str = "") -> Table:
@@ -169,18 +215,23 @@ def _table(header: Row, rows: Sequence[Row], names: int, title: str = "", captio
     return table
 
 
-def _row(summary: Summary, processor_time: bool = False) -> Row:
-    def cell(key: str, show: Callable[[float], str], unit: str = "") -> str:
-        value, std = summary.get(key), summary.get("std", {}).get(key)
-        if value is None:
-            return NONE
-        return (f"{show(value)} ± {show(std)}" if std else show(value)) + unit
+def _name(summary: Summary) -> str:
+    return str(summary.get("name") or NONE)
 
+
+def _cell(summary: Summary, key: str, show: Callable[[float], str], unit: str = "") -> str:
+    value, std = summary.get(key), summary.get("std", {}).get(key)
+    if value is None:
+        return NONE
+    return (f"{show(value)} ± {show(std)}" if std else show(value)) + unit
+
+
+def _row(summary: Summary, processor_time: bool = False) -> Row:
     def percent(key: str) -> str:
-        return cell(key, lambda x: f"{100 * x:.1f}", " %")
+        return _cell(summary, key, lambda x: f"{100 * x:.1f}", " %")
 
     def significant(key: str, unit: str = "") -> str:
-        return cell(key, lambda x: f"{x:.4g}", unit)
+        return _cell(summary, key, lambda x: f"{x:.4g}", unit)
 
     if summary.get("accuracy_test") is not None:
         test = percent("accuracy_test")
@@ -189,7 +240,7 @@ def _row(summary: Summary, processor_time: bool = False) -> Row:
     else:
         test = significant("best_value")
     return [
-        str(summary.get("name") or NONE),
+        _name(summary),
         str(summary.get("method") or NONE),
         f"{summary.get('dataset') or NONE} ({split_of(summary)})",
         _seed_of(summary),
@@ -197,11 +248,11 @@ def _row(summary: Summary, processor_time: bool = False) -> Row:
         percent("majority_test"),
         percent("accuracy_best"),
         percent("accuracy_last"),
-        cell("rounds", _count),
-        cell("evaluations", _count),
-        cell("bytes_down_per_node", human_bytes),
-        cell("bytes_up_per_node", human_bytes),
-        cell("cpu_seconds" if processor_time else "wall_seconds", lambda x: f"{x:.1f}"),
+        _cell(summary, "rounds", _count),
+        _cell(summary, "evaluations", _count),
+        _cell(summary, "bytes_down_per_node", human_bytes),
+        _cell(summary, "bytes_up_per_node", human_bytes),
+        _cell(summary, "cpu_seconds" if processor_time else "wall_seconds", lambda x: f"{x:.1f}"),
     ]
 
 

@@ -14,6 +14,12 @@ from fne.watch.history import kept, writing
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
+_TRAFFIC = (
+    "bytes_down", "bytes_up", "payload_down", "payload_up",
+    "bytes_down_per_node", "bytes_up_per_node", "payload_down_per_node", "payload_up_per_node", "catch_up_per_node",
+    "bytes_down_per_node_max", "bytes_up_per_node_max", "payload_down_per_node_max", "payload_up_per_node_max",
+    "catch_up_per_node_max",
+)  # fmt: skip
 _TAGS = {
     "loss_best": "fitness/best",
     "loss_mean": "fitness/mean",
@@ -23,14 +29,15 @@ _TAGS = {
     "diversity": "population/diversity",
     "multiplier": "population/multiplier",
     "nonfinite": "population/nonfinite",
-    "bytes_down": "traffic/bytes_down",
-    "bytes_up": "traffic/bytes_up",
-    "bytes_down_max": "traffic/bytes_down_max",
-    "bytes_up_max": "traffic/bytes_up_max",
+    **{name: f"traffic/{name}" for name in _TRAFFIC},
     "seconds": "time/seconds",
     "round": "time/round",
     "evaluations": "time/evaluations",
 }
+_NOT_SHOWN = {
+    "step", "bytes_down_max", "bytes_up_max", "payload_down_max", "payload_up_max", "catch_up", "snapshots",
+}  # fmt: skip
+"""They are in the history; an event costs by its length."""
 _BINS = 30  # what TensorBoard draws
 
 
@@ -89,7 +96,8 @@ class TensorBoard:
             if name == "failures":
                 summary.value.add(tag="nodes/failures", simple_value=len(value or ()))
             elif _is_shown(name, value):
-                tag, sign = _TAGS.get(name, f"method/{name}"), self._sign(name)
+                tag = _TAGS.get(name) or f"method/{name}"
+                sign = self.display_sign if tag.startswith("fitness/") else 1
                 summary.value.add(tag=tag, simple_value=sign * value)
         fitness = metrics.get("_fitness")
         if fitness is not None:
@@ -103,9 +111,6 @@ class TensorBoard:
         except RunError:
             self._writer = None  # its thread is dead, closing would raise the same again
             raise
-
-    def _sign(self, name: str) -> int:
-        return self.display_sign if _TAGS.get(name, "").startswith("fitness/") else 1
 
     def close(self) -> None:
         """Flush and close the event file; a second call does nothing."""
@@ -129,7 +134,7 @@ def _wait_for_a_later_name(folder: Path) -> None:
 
 def _is_shown(name: str, value: Any) -> bool:
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    return number and name != "step" and not name.startswith("_") and math.isfinite(value)
+    return number and name not in _NOT_SHOWN and not name.startswith("_") and math.isfinite(value)
 
 
 def _bins(values: list[float]) -> tuple[Any, list[float]]:

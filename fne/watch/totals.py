@@ -3,22 +3,44 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import Any
 
-from fne.types import Metrics, Round, Strategy, Traffic
+from fne.types import Metrics, Round, Strategy
 
-_DIRECTIONS = ("payload_down", "payload_up", "encoded_down", "encoded_up")
+_SIZES = {
+    "bytes_down": "encoded_down", "bytes_up": "encoded_up", "payload_down": "payload_down", "payload_up": "payload_up",
+    "catch_up": "catch_up",
+}  # fmt: skip
+"""Names of what is summed by node, and of the fields of `Traffic` that are."""
+
+
+class _Ledger:
+    """Bytes of one kind by node, with their sum and the largest; a step costs no more than its own nodes."""
+
+    def __init__(self, by_node: dict[str, int]) -> None:
+        self.by_node, self.sum, self.max = by_node, sum(by_node.values()), max(by_node.values(), default=0)
+
+    def add(self, sizes: Mapping[str, int]) -> None:
+        by_node = self.by_node
+        for node, size in sizes.items():
+            by_node[node] = of_node = by_node.get(node, 0) + size
+            self.sum += size
+            if of_node > self.max:
+                self.max = of_node
 
 
 class Totals:
-    """Callback that keeps the sums for `summary.json`.
+    """Callback that keeps the sums for `summary.json`, and adds the bytes so far to each step's metrics.
+
+    So it is called before those that write or show them.
 
     Args:
         begun: `time.process_time()` when the run began, loading included; now if `None`.
     """
 
     def __init__(self, begun: float | None = None) -> None:
-        self._bytes: dict[str, dict[str, int]] = {direction: {} for direction in _DIRECTIONS}
+        self._bytes = {name: _Ledger({}) for name in _SIZES}
         self._figures: dict[str, Any] = {"round": 0}
         self._snapshots = 0
         self._accuracy_best: float | None = None
@@ -31,20 +53,24 @@ class Totals:
         self._cpu_start, self._wall_start = time.process_time(), time.perf_counter()
 
     def __call__(self, strategy: Strategy, round_: Round, metrics: Metrics) -> None:
-        """Add one step."""
-        self._add(round_.traffic)
+        """Add one step; its metrics say with `_nodes` how many there are, also of those that were not asked."""
+        for name, ledger in self._bytes.items():
+            ledger.add(getattr(round_.traffic, _SIZES[name]))
+        self._snapshots += round_.traffic.snapshots
+        metrics.update(self._per_node(metrics["_nodes"], federated=not getattr(strategy, "pooled", False)))
         for name in ("round", "evaluations", "accuracy_validation", "loss_best", "loss_validation"):
             self._figures[name] = metrics.get(name)
         accuracy = metrics.get("accuracy_validation")
         if accuracy is not None and (self._accuracy_best is None or accuracy > self._accuracy_best):
             self._accuracy_best = accuracy
 
-    def _add(self, traffic: Traffic) -> None:
-        self._snapshots += traffic.snapshots
-        for direction in _DIRECTIONS:
-            sums = self._bytes[direction]
-            for node, size in getattr(traffic, direction).items():
-                sums[node] = sums.get(node, 0) + size
+    def _per_node(self, nodes: int, *, federated: bool) -> dict[str, float | None]:
+        """Return mean and maximum over `nodes` of each kind of bytes so far."""
+        figures: dict[str, float | None] = {}
+        for name, ledger in self._bytes.items():
+            figures[f"{name}_per_node"] = ledger.sum / nodes if federated else None
+            figures[f"{name}_per_node_max"] = ledger.max if federated else None
+        return figures
 
     @property
     def cpu_seconds(self) -> float:
@@ -78,15 +104,7 @@ class Totals:
             "accuracy_best": self._accuracy_best,
             "loss_last": self._figures.get("loss_validation"),
         }
-        for name, direction in (
-            ("bytes_down_per_node", "encoded_down"),
-            ("bytes_up_per_node", "encoded_up"),
-            ("payload_down_per_node", "payload_down"),
-            ("payload_up_per_node", "payload_up"),
-        ):
-            sums = self._bytes[direction]
-            figures[name] = sum(sums.values()) / nodes if federated else None
-            figures[f"{name}_max"] = max(sums.values(), default=0) if federated else None
+        figures.update(self._per_node(nodes, federated=federated))
         figures["snapshots"] = self._snapshots
         figures["cpu_seconds"], figures["wall_seconds"] = self.cpu_seconds, self.wall_seconds
         figures["cpu_seconds_total"] = self.cpu_seconds_total
@@ -95,13 +113,14 @@ class Totals:
     def state_dict(self) -> dict[str, Any]:
         """Return the sums so far."""
         return {
-            "bytes": self._bytes, "snapshots": self._snapshots, "figures": self._figures,
-            "accuracy_best": self._accuracy_best,
+            "bytes": {name: ledger.by_node for name, ledger in self._bytes.items()}, "snapshots": self._snapshots,
+            "figures": self._figures, "accuracy_best": self._accuracy_best,
             "cpu": self.cpu_seconds, "wall": self.wall_seconds, "cpu_total": self.cpu_seconds_total,
         }  # fmt: skip
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over what `state_dict` returned; `start` the clocks afterwards."""
-        self._bytes, self._figures = state["bytes"], state["figures"]
-        self._accuracy_best, self._snapshots = state["accuracy_best"], state["snapshots"]
+        self._bytes = {name: _Ledger(dict(state["bytes"][name])) for name in _SIZES}
+        self._figures, self._snapshots = state["figures"], state["snapshots"]
+        self._accuracy_best = state["accuracy_best"]
         self._cpu, self._wall, self._cpu_total = state["cpu"], state["wall"], state["cpu_total"]
