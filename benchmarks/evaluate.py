@@ -4,7 +4,8 @@
 
 The plain loop copies one individual after the other into one module and calls it on the whole batch. Each figure is
 the best of several interleaved repetitions, so that another program on the machine hits all paths alike. A model's own
-form of a whole population is called `folded` where it folds layers together, else `stacked`.
+form of a whole population is called `folded` where it folds layers together, else `stacked`. A second table holds what
+`es` with `rank=1` sends, pairs around one centre, against that form for the same individuals.
 """
 
 from __future__ import annotations
@@ -18,8 +19,10 @@ import torch
 from torch import Tensor
 
 from fne import registry
+from fne.evolution import rank_one
 from fne.evolution.evaluate import PATHS, Evaluator, resolve_plan
 from fne.evolution.genome import Layout
+from fne.evolution.philox import Perturbations
 from fne.randomness import generator, seeded_initialisation
 
 CASES = [  # model, settings, input shape, outputs, individuals, samples
@@ -29,6 +32,14 @@ CASES = [  # model, settings, input shape, outputs, individuals, samples
     ("vgg", {}, (3, 32, 32), 10, 8, 32),
     ("shallow_convnet", {}, (64, 256), 2, 8, 32),
 ]
+PAIRED = [
+    ("shallow_convnet", {"variant": variant, "filters": filters}, (64, 256), 2, 64, 64)
+    for variant in ("paper", "braindecode")
+    for filters in (40, 8)
+]
+
+
+Calls = dict[str, Callable[[], object]]
 
 
 def plain_loop(module: torch.nn.Module, layout: Layout, population: Tensor, x: Tensor) -> None:
@@ -39,7 +50,7 @@ def plain_loop(module: torch.nn.Module, layout: Layout, population: Tensor, x: T
             module(x)
 
 
-def milliseconds(calls: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:
+def milliseconds(calls: Calls, repeats: int) -> dict[str, float]:
     """Return the best time of each call, the calls interleaved."""
     best = dict.fromkeys(calls, float("inf"))
     for _ in range(repeats):
@@ -50,8 +61,42 @@ def milliseconds(calls: dict[str, Callable[[], object]], repeats: int) -> dict[s
     return best
 
 
+def evaluator_of(module: torch.nn.Module, path: str, x: Tensor) -> Evaluator:
+    """Return an evaluator as a run makes it, but on a path of one's choice."""
+    wanted = {"path": path, "chunk": None, "tile": None, "memory": 2 * 10**9}
+    return Evaluator(module, resolve_plan(module, x, wanted, output="softmax"), output="softmax")
+
+
+def own_form(module: torch.nn.Module) -> str:
+    """Return what a model's own form of a population is called."""
+    return "folded" if hasattr(module, "fold") else "stacked"
+
+
+def paths(module: torch.nn.Module, layout: Layout, count: int, x: Tensor, draw: torch.Generator) -> Calls:
+    """Return the plain loop and every path, on different individuals."""
+    population = layout.flatten(module) * (1 + 0.1 * torch.randn(count, layout.size, generator=draw))
+    calls: Calls = {"plain": lambda: plain_loop(module, layout, population, x)}
+    for path in PATHS:
+        if path != "stacked" or hasattr(module, "forward_population"):
+            evaluator = evaluator_of(module, path, x)
+            label = own_form(module) if path == "stacked" else path
+            calls[label] = lambda evaluator=evaluator: evaluator.logits(population, x)
+    return calls
+
+
+def shared_base(module: torch.nn.Module, layout: Layout, count: int, x: Tensor, draw: torch.Generator) -> Calls:
+    """Return the model's own form for a population and that for pairs, both on the same individuals."""
+    noise = Perturbations(0, count // 2, rank_one.width(layout))(0)
+    pairs = rank_one.RankOne(layout.flatten(module), noise, rank_one.steps(layout, 0.5))
+    population, evaluator = pairs.materialised(layout), evaluator_of(module, "stacked", x)
+    return {
+        own_form(module): lambda: evaluator.logits(population, x),
+        "rank 1 shared base": lambda: evaluator.logits(pairs, x),
+    }
+
+
 def main() -> None:
-    """Measure every case and print a table or a line of JSON each."""
+    """Measure every case and print two tables, or a line of JSON for each figure."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", action="store_true", help="one line of JSON a model and path")
     parser.add_argument("--threads", type=int, default=1)
@@ -59,37 +104,34 @@ def main() -> None:
     parser.add_argument("--model", help="this one only")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    if not arguments.json:
-        print("| model | genes | P x N | path | ms an individual | ratio to the loop |\n|---|---|---|---|---|---|")
-    for name, settings, shape, outputs, count, samples in CASES:
-        if arguments.model not in (None, name):
-            continue
-        with seeded_initialisation(0):
-            module = registry.load("model", name)(shape, outputs, **settings).eval()
-        layout = Layout(module)
-        draw = generator(0, "benchmark")
-        population = layout.flatten(module) * (1 + 0.1 * torch.randn(count, layout.size, generator=draw))
-        x = torch.rand(samples, *shape, generator=draw)
-        calls: dict[str, Callable[[], object]] = {"plain": lambda: plain_loop(module, layout, population, x)}  # noqa: B023
-        for path in PATHS:
-            wanted = {"path": path, "chunk": None, "tile": None, "memory": 2 * 10**9}
-            evaluator = Evaluator(module, resolve_plan(module, x, wanted, output="softmax"), output="softmax")
-            label = "folded" if path == "stacked" and hasattr(module, "fold") else path
-            calls[label] = lambda evaluator=evaluator: evaluator.logits(population, x)  # noqa: B023
-        best = milliseconds(calls, arguments.repeats)
-        for path, spent in best.items():
-            line = {
-                "model": name,
-                "path": path,
-                "ms_per_individual": round(spent / count, 4),
-                "ratio_to_loop": round(best["plain"] / spent, 2),
-                "threads": arguments.threads,
-            }
-            if arguments.json:
-                print(json.dumps(line))
-            else:
-                print(f"| {name} | {layout.size:,} | {count} x {samples} | {path} | {line['ms_per_individual']:.3f} | "
-                      f"{line['ratio_to_loop']:.2f} |")  # fmt: skip
+    for cases, calls_of, base in ((CASES, paths, "loop"), (PAIRED, shared_base, "folded")):
+        if not arguments.json:
+            print(f"\n| model | genes | P x N | path | ms an individual | ratio to {base} |")
+            print("|---|---|---|---|---|---|")
+        for name, settings, shape, outputs, count, samples in cases:
+            if arguments.model not in (None, name):
+                continue
+            with seeded_initialisation(0):
+                module = registry.load("model", name)(shape, outputs, **settings).eval()
+            layout, draw = Layout(module), generator(0, "benchmark")
+            x = torch.rand(samples, *shape, generator=draw)
+            best = milliseconds(calls_of(module, layout, count, x, draw), arguments.repeats)
+            reference = next(iter(best.values()))
+            for path, spent in best.items():
+                line = {
+                    "model": name,
+                    "settings": settings,
+                    "path": path,
+                    "ms_per_individual": round(spent / count, 4),
+                    f"ratio_to_{base}": round(reference / spent, 2),
+                    "threads": arguments.threads,
+                }
+                if arguments.json:
+                    print(json.dumps(line))
+                    continue
+                shown = ", ".join([name, *(f"{key}={value}" for key, value in settings.items())])
+                print(f"| {shown} | {layout.size:,} | {count} x {samples} | {path} | {spent / count:.3f} | "
+                      f"{reference / spent:.2f} |")  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -52,7 +52,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "lognormal": f"{SMALL} strategy.mutation=lognormal strategy.sign_flip=0.01",
         "multiplier_off": f"{SMALL} strategy.stagnation=off",
         "multiplier_no_improvement": f"{SMALL} strategy.stagnation=no_improvement",
-        "deal": f"{SMALL} strategy.deal=true wire=tensors",
+        "deal": f"{SMALL} strategy.deal=true",
     },
     "mcmahan": {
         "iid": "fedavg_mnist watch.target=0.97",

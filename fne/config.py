@@ -108,8 +108,10 @@ class _Own(_Section):
     seed: Annotated[int, Key("seed of everything public", allowed=_SEED, ge=0, lt=2**63)] = 0
     secure: Annotated[Literal[False], Key("secure sums", allowed=_INSECURE)] = False
     wire: Annotated[
-        Literal["tensors", "lineage"],
-        Key("what is sent of candidates: whole models, or the decisions from which nodes make them"),
+        Literal["tensors", "lineage", "auto"],
+        Key(
+            "of candidates whole models are sent, or the decisions from which nodes make them; auto: these if it can be"
+        ),
     ] = "tensors"
     plugins: Annotated[tuple[str, ...], Key("Python files that register things of one's own")] = ()
 

@@ -77,6 +77,7 @@ class Evolving:
         loss: of fitness and validation.
         subset_size, samples_per_node: who evaluates a generation, and on how many samples (0: all).
         returns: `last` proposed model or `best` on validation.
+        validate_every: generations from one validation to the next; the last one is validated besides.
         uplink: what a node answers: `fitness` (sums of losses, which the engine adds), `ranks` or `sign` (which the
             server weights by samples; scores are the mean ranks from 0, or for a pair (i, i + P/2) minus and plus its
             vote in [-1, 1]). A node on which no candidate has a finite loss fails by name with `ranks` and `sign`, and
@@ -96,6 +97,7 @@ class Evolving:
         subset_size: int,
         samples_per_node: int,
         returns: str,
+        validate_every: int,
         uplink: str = "fitness",
     ) -> None:
         check_loss(loss, classification=task.classification)
@@ -104,7 +106,7 @@ class Evolving:
         self._task, self._returns, self._uplink = task, returns, uplink
         self._options = fitness_options(task, loss)
         self._choice = NodeChoice(seed, subset_size=subset_size, samples_per_node=samples_per_node)
-        self._evaluations = 0
+        self._validate_every, self._evaluations = validate_every, 0
         self._buffers = task.buffers_for(proposer.genes)
         self._validation = Validation(task, loss, proposer.genes)
 
@@ -137,8 +139,9 @@ class Evolving:
         self._evaluations += len(scores)
         genes = self.lineage.genes
         self._buffers = self._task.buffers_for(genes)
-        validated = self._validation(genes, self._buffers, self.step)
-        return {"round": self.step, "evaluations": self._evaluations, **figures, **validated, **own}
+        if self.done or self.step % self._validate_every == 0:
+            figures |= self._validation(genes, self._buffers, self.step)
+        return {"round": self.step, "evaluations": self._evaluations, **figures, **own}
 
     def _losses(self, reply: Reply) -> tuple[Tensor, Metrics]:
         losses, _ = mean_losses([reply], len(reply.payload["loss"]))

@@ -22,7 +22,7 @@ from fne.evolution.lineage import Replica
 from fne.node import Node, Secrets, Worker
 from fne.randomness import seeded_initialisation
 from fne.settings import check
-from fne.types import Dataset, LearningTask, Lineage, Samples, Strategy, Tensors
+from fne.types import Dataset, LearningTask, Lineage, Request, Samples, Strategy, Tensors
 
 
 @dataclass(frozen=True)
@@ -124,10 +124,6 @@ def build(config: Config) -> Experiment:
     strategy = make(task, seed=config.seed, **config.strategy.settings)
     if getattr(strategy, "pooled", False):
         nodes = {"all": dataset.train}
-    if config.wire == "lineage" and not hasattr(strategy, "lineage"):
-        name = config.strategy.name
-        allowed = f"tensors with strategy.name = {name!r}: nodes cannot make what it sends by themselves"
-        raise SettingError("wire", config.wire, allowed)
     worker = Worker(
         {
             name: Node(name, on_device(samples, device), Secrets.simulate(config.seed, name))
@@ -139,11 +135,22 @@ def build(config: Config) -> Experiment:
     )
     request = strategy.ask(tuple(sorted(nodes)))  # more nodes than there are, and the like: before there is a folder
     quorum = config.engine.settings.get("quorum", 0)
-    if config.wire == "lineage" and request.private:
-        raise SettingError("wire", config.wire, "tensors where each node is sent candidates of its own (strategy.deal)")
+    config = config.with_values({"wire": _wire(config, strategy, request)})
     if quorum > len(request.nodes):
         raise SettingError("engine.quorum", quorum, f"at most the number of nodes in a step, {len(request.nodes)}")
     return Experiment(config, dataset, nodes, evaluator, task, strategy, worker)
+
+
+def _wire(config: Config, strategy: Strategy, request: Request) -> str:
+    """Return the codec of a run whose first request is this: `lineage` or `tensors`."""
+    reason = ""
+    if not hasattr(strategy, "lineage"):
+        reason = f"strategy.name = {config.strategy.name!r}: nodes cannot make what it sends by themselves"
+    elif request.private:
+        reason = "candidates of each node's own (strategy.deal)"
+    if config.wire == "lineage" and reason:
+        raise SettingError("wire", config.wire, f"tensors or auto with {reason}")
+    return "tensors" if reason or config.wire == "tensors" else "lineage"
 
 
 def new_lineage(task: LearningTask, origin: Mapping[str, Any]) -> Lineage:

@@ -19,6 +19,7 @@ from fne.evolution import fitness, shaping
 from fne.evolution.evaluate import has_batch_norm
 from fne.evolution.genome import buffers_of, fill_buffers
 from fne.evolution.population import cleaned
+from fne.evolution.rank_one import RankOne, received
 from fne.node import Node, Worker, payload_of
 from fne.randomness import seeded_initialisation
 from fne.registry import Key, register
@@ -45,10 +46,11 @@ def fitness_task(
 ) -> Iterator[Tensors]:
     """Evaluate a population on each node's samples, without gradients.
 
-    Takes `population [P, D]` (common, or private for a slice of one's own) and, where they differ from the model's
-    initial ones, `buffer.*`. Yields `loss`, float32 `[P, 1]`, summed over the samples in float64, and `samples`, int64
-    `[1]`. Samples of different nodes share a pass only with `evaluation.tiles=joined`. A sum that is not finite is sent
-    as it is, even where all are (`ranking` fails there): the server judges individuals over all nodes.
+    Takes `population [P, D]`, or in its place the tensors of `rank_one.RankOne` (common, or private for candidates of
+    one's own), and, where they differ from the model's initial ones, `buffer.*`. Yields `loss`, float32 `[P, 1]`,
+    summed over the samples in float64, and `samples`, int64 `[1]`. Samples of different nodes share a pass only with
+    `evaluation.tiles=joined`. A sum that is not finite is sent as it is, even where all are (`ranking` fails there):
+    the server judges individuals over all nodes.
     """
     for count, total in _summed(worker, nodes, request, loss, samples, statistics):
         yield {"loss": total, "samples": torch.tensor([count])}
@@ -81,7 +83,7 @@ def ranking_task(
         RunError: no individual has a finite loss on the node, whose ranks would mean nothing; or `sign` of an odd `P`.
     """
     for node in nodes if answer == "sign" else ():
-        size = len(payload_of(request, node)["population"])
+        size = len(_candidates(worker, payload_of(request, node)))
         if size % 2:
             raise RunError(f"answer = sign needs pairs (i, i + P/2), P is {size}; send an even number of individuals")
     summed = _summed(worker, nodes, request, loss, samples, statistics)
@@ -113,14 +115,19 @@ def _summed(
     )
     if worker.joined and len(nodes) > 1 and not (request.private or batch):
         joined = Samples(torch.cat([s.x for s in parts]), torch.cat([s.y for s in parts]))
-        all_losses = evaluate(request.common["population"], joined)
+        all_losses = evaluate(_candidates(worker, request.common), joined)
         per_node = iter(torch.split(all_losses, [len(s) for s in parts], dim=1))
     else:
         per_node = (
-            evaluate(payload_of(request, node)["population"], part) for node, part in zip(nodes, parts, strict=True)
+            evaluate(_candidates(worker, payload_of(request, node)), part)
+            for node, part in zip(nodes, parts, strict=True)
         )
     for part, losses in zip(parts, per_node, strict=True):
         yield len(part), losses.sum(dim=1, keepdim=True, dtype=torch.float64).float().cpu()
+
+
+def _candidates(worker: Worker, tensors: Tensors) -> Tensor | RankOne:
+    return received(tensors, worker.evaluator.layout)
 
 
 def buffers_in(tensors: Tensors) -> dict[str, Tensor]:

@@ -233,7 +233,10 @@ class Lineage(Protocol):
     """
 
     def candidates(self, step: int) -> Tensors:
-        """Return the tensors that tell nodes what to evaluate: `population [P, D]` float32; asked again, the same."""
+        """Return the tensors that tell nodes what to evaluate; asked again, the same.
+
+        `population [P, D]` float32, or what `fne.evolution.rank_one` makes it of: `centre`, `factors`, `sigma`.
+        """
         ...
 
     def advance(self, step: int, decision: Tensors) -> Metrics:

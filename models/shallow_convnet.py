@@ -15,13 +15,15 @@ Deviations
 
 Between the temporal and the spatial convolution nothing is non-linear, so both are one convolution with the filters
 `W[g, c, k] = sum_f S[g, f, c] T[f, k]`, into which batch normalisation with fixed statistics folds as well. Genes stay
-unfolded: crossover and mutation act on `T` and `S`. Shapes: `G` filters, `C` channels, `K` length of a filter, `L`
-pooled values.
+unfolded: crossover and mutation act on `T` and `S`. Antithetic pairs around one centre, perturbed by matrices of rank
+one, share even more: see `ShallowConvNet.forward_rank_one`. Shapes: `G` filters, `C` channels, `K` length of a filter,
+`L` pooled values.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal
 
 import torch
@@ -157,7 +159,29 @@ class ShallowConvNet(nn.Module):
         if normalise and fixed:
             scale, shift = self._affine(parameters)
             weight, bias = weight * scale[..., None, None], bias * scale + shift
-        pooled = self._pooled(weight, bias, x, None if not normalise or fixed else parameters)  # [P, N, L, G]
+        return self._behind(self._pooled(weight, bias, x, None if not normalise or fixed else parameters), parameters)
+
+    def forward_rank_one(
+        self, parameters: layers.Parameters, factors: Mapping[str, tuple[Tensor, ...]], x: Tensor
+    ) -> Tensor:
+        """Return logits `[2 p, N, outputs]` of p antithetic pairs around one centre, first those with plus.
+
+        With `T + c d'` and `S + a b'` in the two first convolutions (minus: both signs change) they give together
+        `S T * x`, which all individuals share, `+ a (b T * x) + d * (S c) x + a (d * (b c) x)`. The second term is one
+        filter's, the others are G + 1 mixtures of the channels, which `d` filters in time; only the two in the middle
+        change their sign within a pair, so each term is made once for both. Batch normalisation between convolution and
+        pooling takes the module's statistics.
+
+        Args:
+            parameters: of the 2 p individuals; those of the two first convolutions are not asked for.
+            factors: centre and perturbations of each leaf by name, see `fne.evolution.rank_one.RankOne.pairs`.
+            x: the same recordings `[N, channels, times]` for all.
+        """
+        affine = self._affine(parameters) if self.conv_third is None else None
+        return self._behind(self._pooled_pairs(factors, affine, x), parameters)
+
+    def _behind(self, pooled: Tensor, parameters: layers.Parameters) -> Tensor:
+        """Return logits `[P, N, outputs]` from what pooling leaves, `[P, N, L, G]`."""
         if self.conv_third is not None:
             third = parameters["conv_third.weight"]
             windows = pooled.unfold(2, third.shape[-1], 1).flatten(3)  # [P, N, L', G * K']
@@ -191,14 +215,60 @@ class ShallowConvNet(nn.Module):
             parts = []
             for p in range(0, population, chunk):
                 some = slice(p, p + chunk)
-                stacked = weight[some].flatten(0, 1).transpose(1, 2).unsqueeze(2)  # channels last in memory already
-                y = F.conv2d(recordings, stacked, bias[some].flatten()).squeeze(2).transpose(1, 2)  # [N, T', P*G]
+                y = _convolved(recordings, weight[some].flatten(0, 1), bias[some].flatten())  # [N, T', P*G]
                 if norm is not None:
                     y = self._normalised(y, {name: norm[name][some] for name in ("norm.weight", "norm.bias")})
-                y = self._pool(y.square_() if self.squared else F.elu_(y))
-                parts.append(y.view(*y.shape[:2], -1, filters))
+                parts.append(self._energies(y.reshape(*y.shape[:2], -1, filters)))
             rows.append(torch.cat(parts, dim=2))
-        pooled = torch.cat(rows).permute(2, 0, 1, 3).contiguous()
+        return self._joined(rows)
+
+    def _pooled_pairs(
+        self, factors: Mapping[str, tuple[Tensor, ...]], affine: tuple[Tensor, Tensor] | None, x: Tensor
+    ) -> Tensor:
+        """Do what `_pooled` does for pairs, `[2 p, N, L, G]`; `affine`: scales and shifts `[2 p, G]` in between."""
+        weight, bias = self.fold({name: value[0].unsqueeze(0) for name, value in factors.items()})
+        time, c, d = (value.flatten(1) for value in factors["conv_time.weight"])  # [F, K], [p, F], [p, K]
+        space, a, b = factors["conv_spatial.weight"]
+        space, b = space[..., 0], b[..., 0]  # [G, F, C], [p, F, C]
+        direct = torch.einsum("pfc,fk->pkc", b, time)
+        mixtures, both = torch.einsum("gfc,pf->pgc", space, c), torch.einsum("pfc,pf->pc", b, c).unsqueeze(1)
+        # The offsets of the temporal filters go through the spatial ones likewise.
+        offset, change = factors["conv_time.bias"]
+        through, offsets = b.sum(2), change @ space.sum(2).T
+        if "conv_spatial.bias" in factors:
+            offsets = offsets + factors["conv_spatial.bias"][1]
+
+        pairs, filters = a.shape
+        channels, samples = BLOCK["cuda" if x.is_cuda else "cpu"]
+        chunk = max(1, channels // filters)
+        rows = []
+        for n in range(0, len(x), samples):
+            recordings = _channels_last(x[n : n + samples])
+            shared = _convolved(recordings, weight[0], bias[0]).unsqueeze(2)  # [N, T', 1, G]
+            single = _convolved(recordings, direct, through @ offset).unsqueeze(3)  # [N, T', p, 1]
+            double = _mixed(recordings, both, d, (through * change).sum(1))  # [N, T', p, 1]
+            halves: tuple[list[Tensor], list[Tensor]] = ([], [])
+            for p in range(0, pairs, chunk):
+                some = slice(p, p + chunk)
+                odd = _mixed(recordings, mixtures[some], d[some], offsets[some])  # [N, T', p', G]
+                odd = odd.addcmul_(a[some], single[:, :, some])
+                even = torch.addcmul(shared, a[some], double[:, :, some])
+                for sign, y in enumerate((even + odd, even.sub_(odd))):
+                    if affine is not None:
+                        scale, shift = (value.view(2, pairs, filters)[sign, some] for value in affine)
+                        y = torch.addcmul(shift, y, scale)
+                    halves[sign].append(self._energies(y))
+            rows.append(torch.cat([*halves[0], *halves[1]], dim=2))
+        return self._joined(rows)
+
+    def _energies(self, y: Tensor) -> Tensor:
+        """Activate and pool `[N, T', P, G]`, which is overwritten: `[N, L, P, G]`."""
+        pooled = self._pool((y.square_() if self.squared else F.elu_(y)).flatten(2))
+        return pooled.view(*pooled.shape[:2], *y.shape[2:])
+
+    def _joined(self, rows: Sequence[Tensor]) -> Tensor:
+        """Return what was pooled of some samples after the other, `[N, L, P, G]` each, as `[P, N, L, G]`."""
+        pooled = torch.cat(list(rows)).permute(2, 0, 1, 3).contiguous()
         return pooled.clamp_min_(SMALLEST_POWER).log_() if self.squared else pooled
 
     def _normalised(self, y: Tensor, genes: layers.Parameters) -> Tensor:
@@ -213,6 +283,20 @@ class ShallowConvNet(nn.Module):
         segments = ((windows - 1) * self.pool_stride + self.pool_length) // segment
         sums = y[:, : segments * segment].reshape(len(y), segments, segment, -1).sum(2)
         return sums.unfold(1, self.pool_length // segment, self.pool_stride // segment).sum(-1) / self.pool_length
+
+
+def _convolved(recordings: Tensor, filters: Tensor, offsets: Tensor) -> Tensor:
+    """Convolve recordings `[N, C, 1, T]` with filters `[B, K, C]` and offsets `[B]`: `[N, T', B]`."""
+    stacked = filters.transpose(1, 2).unsqueeze(2)  # channels last in memory already
+    return F.conv2d(recordings, stacked, offsets).squeeze(2).transpose(1, 2)
+
+
+def _mixed(recordings: Tensor, mixtures: Tensor, filters: Tensor, offsets: Tensor) -> Tensor:
+    """Mix channels `[p, M, C]`, filter what comes out in time `[p, K]`, add offsets `[p, M]`: `[N, T', p, M]`."""
+    mixed = F.conv2d(recordings, mixtures.flatten(0, 1)[..., None, None])
+    each = filters.repeat_interleave(mixtures.shape[1], 0)[:, None, None]
+    y = F.conv2d(mixed, each, offsets.flatten(), groups=len(each))
+    return y.squeeze(2).transpose(1, 2).view(len(y), -1, *mixtures.shape[:2])
 
 
 def _channels_last(x: Tensor) -> Tensor:

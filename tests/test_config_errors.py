@@ -48,7 +48,7 @@ seed=true | seed = true: must be a whole number >= 0 and < 2**63
 seed=1.5 | seed = 1.5: must be a whole number >= 0 and < 2**63
 seed= | seed = null: must be a whole number >= 0 and < 2**63
 secure=true | secure = true: must be false: secure sums are not in this version
-wire=lineages | wire = 'lineages': must be 'tensors' or 'lineage' (did you mean 'lineage'?)
+wire=lineages | wire = 'lineages': must be 'tensors', 'lineage' or 'auto' (did you mean 'lineage'?)
 plugins=mine.py | plugins = 'mine.py': must be a list, each text
 stratgy.rounds=3 | stratgy = {'rounds': 3}: unknown key of the config (did you mean 'strategy'?)
 model=lime | model.name = 'lime': must be one of <model> (did you mean 'line'?)

@@ -16,6 +16,9 @@ from fne.data.partition import deal, describe
 from fne.engines.local import LocalEngine
 from fne.errors import DataError, SettingError
 from fne.evolution.evaluate import PATHS, Evaluator, Plan
+from fne.evolution.genome import Layout
+from fne.evolution.philox import Perturbations
+from fne.evolution.rank_one import RankOne, steps, width
 from fne.experiment import Experiment, build
 from fne.loop import run
 from fne.node import Secrets
@@ -195,6 +198,20 @@ def test_model_gives_the_same_on_every_path(name: str, count: int) -> None:
     for path in paths:
         for value, expected in zip(values[path], reference, strict=True):
             torch.testing.assert_close(value, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if hasattr(load("model", name), "forward_rank_one")])
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_model_gives_the_same_for_pairs_around_one_centre(name: str, count: int) -> None:
+    """As for the individuals one by one: of one pair, an odd number of them, and in chunks that do not divide."""
+    module, x = make(name)
+    layout = Layout(module)
+    pairs = RankOne(layout.flatten(module), Perturbations(0, count, width(layout))(0), steps(layout, 0.5))
+    output = getattr(module, "output", "softmax")
+    expected = Evaluator(module, Plan("loop", 16, 64), output=output).logits(pairs.materialised(layout), x)
+    for plan in (Plan("stacked", 16, 64), Plan("stacked", 5, 3)):
+        logits = Evaluator(module, plan, output=output).logits(pairs, x)
+        torch.testing.assert_close(logits, expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", MODELS)

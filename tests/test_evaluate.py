@@ -24,6 +24,8 @@ from fne.evolution.evaluate import (
     resolve_plan,
 )
 from fne.evolution.genome import Layout, buffers_of
+from fne.evolution.philox import Perturbations
+from fne.evolution.rank_one import RankOne, steps, width
 from fne.node import Node, Secrets, Worker
 from fne.randomness import generator, seeded_initialisation
 from fne.registry import load
@@ -244,6 +246,83 @@ def test_joined_tiles_equal_tiles_per_node(sizes: tuple[int, ...], joined: bool)
         assert (reply.payload["loss"][:, 0] / len(node.data)).tolist() == pytest.approx(
             [s / len(node.data) for s in sums], rel=1e-6, abs=1e-6
         )
+
+
+# ------------------------------------------------------------------------------------------------ pairs
+def pairs_around(module: nn.Module, count: int) -> RankOne:
+    """Return `count` antithetic pairs of rank one around the module's own weights."""
+    layout = Layout(module)
+    return RankOne(layout.flatten(module), Perturbations(0, count, width(layout))(0), steps(layout, 0.5))
+
+
+class Paired(Stacked):
+    """Has a form for pairs, too; each pass is written down."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.passes: list[tuple[str, int, int]] = []
+
+    def forward_population(self, parameters: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        self.passes.append(("population", len(parameters["layer.bias"]), len(x)))
+        return super().forward_population(parameters, x)
+
+    def forward_rank_one(
+        self, parameters: Mapping[str, Tensor], factors: Mapping[str, tuple[Tensor, ...]], x: Tensor
+    ) -> Tensor:
+        centre, a, b = factors["layer.weight"]
+        self.passes.append(("pairs", 2 * len(a), len(x)))
+        change = a.unsqueeze(1) * (x @ b.T).T.unsqueeze(2)  # [p, N, outputs]
+        return torch.cat([x @ centre.T + change, x @ centre.T - change]) + parameters["layer.bias"].unsqueeze(1)
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+@pytest.mark.parametrize(("path", "chunk", "tile"), PLANS)
+@pytest.mark.parametrize(("make", "shape"), [*CASES, (Paired, (4,))])
+def test_pairs_are_evaluated_as_the_population_that_they_are(
+    make: Callable[[], nn.Module], shape: tuple[int, ...], path: Any, chunk: int, tile: int, count: int
+) -> None:
+    module = made(make)
+    if path == "stacked" and not hasattr(module, "forward_population"):
+        pytest.skip("no form of its own")
+    x = torch.randn(9, *shape, generator=generator("x"))
+    samples = Samples(x, torch.arange(9) % 3 if shape != (1,) else torch.ones(9, 1))
+    evaluator = Evaluator(module, Plan(path, chunk, tile), output="softmax")
+    pairs = pairs_around(module, count)
+    population = pairs.materialised(evaluator.layout)
+    for evaluate in (
+        lambda p: evaluator.logits(p, x),
+        lambda p: evaluator.sample_losses(p, samples, "mse"),
+        lambda p: evaluator.evaluate(p, samples, loss="mse")["loss"],
+        lambda p: evaluator.sample_losses(p, samples, "mse", batch_statistics=True),
+    ):
+        got, wanted = evaluate(pairs), evaluate(population)
+        if make is Paired:
+            torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-5)
+        else:
+            assert torch.equal(got, wanted)
+
+
+@pytest.mark.parametrize(
+    ("path", "chunk", "wanted"),
+    [
+        ("stacked", 64, [("pairs", 10, 6), ("pairs", 10, 3)]),
+        ("stacked", 5, [("pairs", 4, 6), ("pairs", 4, 3)] * 2 + [("pairs", 2, 6), ("pairs", 2, 3)]),
+        ("stacked", 2, [("pairs", 2, 6), ("pairs", 2, 3)] * 5),
+        ("stacked", 1, [("population", 1, 6), ("population", 1, 3)] * 10),  # no room for two
+        ("loop", 64, []),
+        ("vmap", 64, []),
+    ],
+)
+def test_passes_of_pairs_are_as_large_as_planned(path: Any, chunk: int, wanted: list[tuple[str, int, int]]) -> None:
+    module = Paired()
+    evaluator = Evaluator(module, Plan(path, chunk, 6), output="softmax")
+    samples = Samples(torch.randn(9, 4), torch.arange(9) % 3)
+    evaluator.sample_losses(pairs_around(module, 5), samples, "mse")
+    assert module.passes == wanted
+    if path == "stacked":
+        module.passes.clear()
+        evaluator.sample_losses(pairs_around(module, 5), samples, "mse", batch_statistics=True)
+        assert {kind for kind, _, _ in module.passes} == {"population"}
 
 
 # ------------------------------------------------------------------------------------------------ batch normalisation

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,11 +17,12 @@ from torch import Tensor, nn
 
 from fne.errors import RunError, SettingError
 from fne.evolution.evaluate import Plan
+from fne.evolution.genome import Layout
 from fne.evolution.shaping import packed
 from fne.evolving import Evolving
 from fne.loop import run
 from fne.registry import load
-from fne.types import Reply, Request, Samples
+from fne.types import LearningTask, Reply, Request, Samples
 
 Build = Callable[..., SimpleNamespace]
 Clouds = Callable[..., dict[str, Samples]]
@@ -67,11 +69,23 @@ def losses_of(population: Array, data: list[Samples]) -> Array:
     return np.array(values)
 
 
+def sent(common: dict[str, Tensor]) -> Array:
+    """Return the candidates that a request holds, float64 `[P, 15]`; pairs of rank one: weights [3, 4], 3 offsets."""
+    if "population" in common:
+        return common["population"].double().numpy()
+    centre, a, b, offsets = (
+        value.double().numpy() for value in (common["centre"], *common["factors"].split([3, 4, 3], dim=1))
+    )
+    weights, shift = common["sigma"].double().numpy()
+    change = np.concatenate([weights * np.einsum("pk,pi->pki", a, b).reshape(-1, 12), shift * offsets], axis=1)
+    return np.concatenate([centre + change, centre - change])
+
+
 def observed(strategy: Evolving, lab: SimpleNamespace) -> tuple[Array, Array, Array, Array]:
     """Take a step; return the centre before, the candidates sent, their losses by NumPy, and the centre after."""
     before = strategy.champion().parameters.double().numpy()
     request, metrics = step(strategy, lab)
-    population = request.common["population"].double().numpy()
+    population = sent(dict(request.common))
     losses = losses_of(population, [lab.worker.nodes[name].data for name in request.nodes])
     np.testing.assert_allclose(metrics["_fitness"].numpy(), losses, rtol=1e-5)
     assert (metrics["loss_best"], metrics["loss_worst"]) == pytest.approx((losses.min(), losses.max()), rel=1e-5)
@@ -89,6 +103,7 @@ def scales_of(lab: SimpleNamespace) -> Array:
     return lab.task.layout.scales().double().numpy()  # type: ignore[no-any-return]
 
 
+@pytest.mark.parametrize("rank", ["full", 1])
 @pytest.mark.parametrize("shape", ["ranks", "utilities", "raw"])
 @pytest.mark.parametrize(
     "more",
@@ -99,8 +114,8 @@ def scales_of(lab: SimpleNamespace) -> Array:
         {"optimizer": "adam", "lr": 0.3, "weight_decay": 0.2, "lr_final": 0.5, "sigma_final": 0.25},
     ],
 )
-def test_generations_of_es_by_numpy(lab: SimpleNamespace, shape: str, more: dict[str, Any]) -> None:
-    strategy = make("es", lab.task, shape=shape, sigma=0.4, subset_size=2, **{"lr_final": 1.0, **more})
+def test_generations_of_es_by_numpy(lab: SimpleNamespace, shape: str, more: dict[str, Any], rank: Any) -> None:
+    strategy = make("es", lab.task, shape=shape, sigma=0.4, subset_size=2, rank=rank, **{"lr_final": 1.0, **more})
     scales = scales_of(lab)
     mean, square = np.zeros(15), np.zeros(15)
     for t in range(5):
@@ -108,6 +123,8 @@ def test_generations_of_es_by_numpy(lab: SimpleNamespace, shape: str, more: dict
         before, population, losses, after = observed(strategy, lab)
         noise = (population - before) / (sigma * scales)
         np.testing.assert_allclose(noise[:5], -noise[5:], atol=1e-4)
+        ranks = np.linalg.matrix_rank(noise[:, :12].reshape(10, 3, 4), tol=1e-3)
+        assert set(ranks.tolist()) == {3 if rank == "full" else 1}
         weights = {
             "ranks": 0.5 - losses.argsort().argsort() / 9, "utilities": utilities(losses), "raw": -losses,
         }[shape]  # fmt: skip
@@ -121,6 +138,26 @@ def test_generations_of_es_by_numpy(lab: SimpleNamespace, shape: str, more: dict
         wanted = before * (1 - lr * more.get("weight_decay", 0.0)) + lr * scales * move
         np.testing.assert_allclose(after, wanted, rtol=1e-3, atol=1e-4)
     assert strategy.done
+
+
+def test_a_full_rank_keeps_its_bits() -> None:
+    """Of all candidates and centres, as before there was another rank; zeros have no spread to estimate."""
+
+    def zeros(_: int) -> nn.Module:
+        module = linear()
+        with torch.no_grad():
+            for parameter in module.parameters():
+                parameter.zero_()
+        return module
+
+    task = LearningTask(Layout(zeros(0)), zeros, lambda *_, **__: {"loss": torch.ones(1), "accuracy": torch.ones(1)})
+    proposer = make("es", task, optimizer="sgd", momentum=0.5, lr=3.0, lr_final=1.0).lineage
+    digest = hashlib.sha256()
+    for t in range(5):
+        digest.update(proposer.candidates(t)["population"].numpy().tobytes())
+        learn(proposer, t, (7 * torch.arange(10) + t).remainder(10).double())
+    digest.update(proposer.genes.numpy().tobytes())
+    assert digest.hexdigest() == "0d0bde75f6133d1eba2fd290bbbcb57b18b7698c5a387d44dc9b87cb29ba720c"
 
 
 def test_generations_of_snes_by_numpy(lab: SimpleNamespace) -> None:
@@ -238,6 +275,7 @@ def quadratic(size: int, laboratory: Build) -> tuple[SimpleNamespace, Tensor]:
         ("es", {"optimizer": "sgd", "lr": 5.0, "momentum": 0.5, "lr_final": 0.02, "shape": "utilities"}, 1e-2),
         ("es", {"optimizer": "sgd", "lr": 4.0, "shape": "raw", "sigma": 0.1}, 1e-3),
         ("es", {"uplink": "ranks", "lr_final": 0.02}, 1e-2),
+        ("es", {"rank": 1, "lr_final": 0.02}, 1e-2),
         ("es", {"uplink": "sign", "lr_final": 0.02}, 5e-2),
         ("snes", {}, 1e-6),
         ("snes", {"population": 0}, 1e-3),
@@ -327,10 +365,11 @@ def test_pairs_are_antithetic(lab: SimpleNamespace, shape: str) -> None:
 def test_step_sizes_are_in_units_of_each_layers_initial_spread(lab: SimpleNamespace) -> None:
     """Ten times the weights in a layer: ten times the perturbation there."""
     scales = lab.task.layout.scales()
-    for name in ("es", "snes", "sep_cma"):
-        strategy = make(name, lab.task, sigma=0.3, population=600)
-        spread = (strategy.ask(NODES).common["population"] - strategy.champion().parameters).std(dim=0)
-        assert torch.allclose(spread, 0.3 * scales, rtol=0.15)
+    for name, more in (("es", {}), ("es", {"rank": 1}), ("snes", {}), ("sep_cma", {})):
+        strategy = make(name, lab.task, sigma=0.3, population=2000, **more)
+        candidates = torch.from_numpy(sent(dict(strategy.ask(NODES).common)))
+        spread = (candidates - strategy.champion().parameters).std(dim=0)
+        assert torch.allclose(spread, 0.3 * scales.double(), rtol=0.15)
 
 
 # ------------------------------------------------------------------------------------------------ ties
@@ -511,6 +550,10 @@ def test_what_a_node_sends_is_as_short_as_said(lab: SimpleNamespace, uplink: str
     assert round_.traffic.payload_up == dict.fromkeys(NODES, payload)
     assert all(encoded < payload + 260 for encoded in round_.traffic.encoded_up.values())
     assert round_.traffic.payload_down == dict.fromkeys(NODES, 4 * 15 * count)
+    strategy = make("es", lab.task, population=count, uplink=uplink, subset_size=3, rank=1)
+    round_ = lab.engine.send(strategy.ask(NODES))  # a centre, (3 + 4) + 3 bytes a pair, sigma of two leaves
+    assert round_.traffic.payload_up == dict.fromkeys(NODES, payload)
+    assert round_.traffic.payload_down == dict.fromkeys(NODES, 4 * 15 + 10 * count // 2 + 4 * 2)
 
 
 # ------------------------------------------------------------------------------------------------ shared with FNE
@@ -575,6 +618,8 @@ def test_batch_normalisation(laboratory: Build, clouds: Clouds, policy: Any) -> 
         ("es", {"optimizer": "sgd", "momentum": 0.9, "sigma_final": 0.5}),
         ("es", {"uplink": "sign", "subset_size": 3}),
         ("es", {"uplink": "ranks", "subset_size": 2, "samples_per_node": 4}),
+        ("es", {"rank": 1, "sigma_final": 0.5}),
+        ("es", {"rank": 1, "uplink": "sign", "subset_size": 3}),
         ("snes", {"eta_final": 0.1, "returns": "best"}),
         ("sep_cma", {}),
         ("de", {"variant": "best/1/bin"}),

@@ -261,7 +261,7 @@ TWENTY = ("strategy.population=20", "strategy.subset_size=2")
 )
 def test_bytes_are_as_the_formulas_in_the_docs(strategy: list[str], down: float, up: float, tmp_path: Path) -> None:
     # P = 20, D = 63; two of six nodes take part, with deal all six: three times as many
-    summary = fne.train("fne_toy", [*strategy, "strategy.rounds=3"], out=tmp_path / "run")
+    summary = fne.train("fne_toy", [*strategy, "strategy.rounds=3", "wire=tensors"], out=tmp_path / "run")
     assert summary["payload_down_per_node"] == pytest.approx(down * 3 * 2 / 6)
     assert summary["payload_up_per_node"] == pytest.approx(up * 3 * 2 / 6)
 

@@ -231,11 +231,18 @@ def test_what_a_replay_cannot_undercut_is_forgotten() -> None:
     assert state < (kept + 1) * one < state + 4 * one
 
 
-def test_a_generation_of_fne_costs_two_bytes_a_child() -> None:
-    made, sites, codec = coded("fne, paper")
+@pytest.mark.parametrize(
+    ("variant", "bytes_of_a_decision"),
+    [
+        ("fne, paper", 2 * 12 + 8), ("fne", 2 * 10 + 2 + 8), ("es", 12), ("es, rank 1", 12), ("es, adam, raw", 8 * 12),
+        ("es, sign", 8 * 6), ("es, ranks", 12), ("snes", 9), ("sep_cma", 9), ("de", 1 + 4),
+    ],
+)  # fmt: skip
+def test_a_decision_is_as_short_as_said(variant: str, bytes_of_a_decision: int) -> None:
+    made, sites, codec = coded(variant)
     node = sites.nodes[0]
     step(made, codec, node)
-    assert step(made, codec, node).traffic.payload_down == {node: 12 * 2 + 8 + 8}, "parents, multiplier, digest"
+    assert step(made, codec, node).traffic.payload_down == {node: bytes_of_a_decision + 8}, "and the digest"
 
 
 # ------------------------------------------------------------------------------------------------ wrong workers
@@ -368,17 +375,23 @@ def test_the_digest_depends_on_every_bit_name_type_and_shape() -> None:
 @pytest.mark.parametrize(
     ("strategy", "said"),
     [
-        ({"name": "fedavg"}, r"wire = 'lineage': must be tensors with strategy.name = 'fedavg'"),
-        ({"name": "centralised"}, r"wire = 'lineage': must be tensors with strategy.name = 'centralised'"),
+        ({"name": "fedavg"}, r"wire = 'lineage': must be tensors or auto with strategy.name = 'fedavg': nodes cannot"),
+        ({"name": "centralised"}, r"wire = 'lineage': must be tensors or auto with strategy.name = 'centralised'"),
         (
             {"name": "fne", "population": 12, "parents": 4, "deal": True},
-            r"wire = 'lineage': must be tensors where each node is sent candidates of its own \(strategy.deal\)",
+            r"wire = 'lineage': must be tensors or auto with candidates of each node's own \(strategy.deal\)",
         ),
     ],
 )
 def test_what_has_no_lineage(strategy: dict[str, Any], said: str) -> None:
     with pytest.raises(SettingError, match=said):
         build(load_config({**settings("fne"), "strategy": strategy, "wire": "lineage"}))
+    assert build(load_config({**settings("fne"), "strategy": strategy, "wire": "auto"})).config.wire == "tensors"
+
+
+def test_auto_is_lineage_where_that_can_be() -> None:
+    assert build(load_config(settings("fne", wire="auto"))).config.wire == "lineage"
+    assert load_config(settings("fne")).wire == "tensors"
 
 
 def test_nodes_of_another_version_are_not_read(tmp_path: Path) -> None:

@@ -16,6 +16,8 @@ from torch.func import functional_call
 from fne.config import load_config
 from fne.errors import SettingError
 from fne.evolution.genome import Layout
+from fne.evolution.philox import Perturbations
+from fne.evolution.rank_one import RankOne, steps, width
 from fne.experiment import build, load_dataset
 from fne.models import shallow_convnet
 from fne.randomness import generator, seeded_initialisation
@@ -244,6 +246,26 @@ def test_population_equals_one_by_one(
         torch.testing.assert_close(other, expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("geometry", [*GEOMETRIES, {"filters": 1, **SHORT}])
+@pytest.mark.parametrize(("pairs", "samples"), [(1, 5), (2, 1), (7, 33)])
+def test_pairs_equal_one_by_one(
+    geometry: dict[str, int], variant: str, activation: str, pairs: int, samples: int
+) -> None:
+    settings = {**geometry, "variant": variant, "activation": activation}
+    model, x = network((5, 76), 3, **settings), recordings(samples, 5, 76)
+    layout = Layout(model)
+    candidates = RankOne(layout.flatten(model), Perturbations(0, pairs, width(layout))(0), steps(layout, 0.5))
+    genes = layout.unflatten(candidates.materialised(layout))
+    expected = torch.stack([plain(model, {k: v[p] for k, v in genes.items()}, x, settings) for p in range(2 * pairs)])
+    parameters, factors = candidates.pairs(layout, slice(0, pairs))
+    small = {name: parameters[name] for name in parameters if name not in ("conv_time.weight", "conv_spatial.weight")}
+    with torch.inference_mode():
+        logits = model.forward_rank_one(small, factors, x)
+    torch.testing.assert_close(logits, expected, rtol=1e-5, atol=1e-5)
+
+
 def test_the_published_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """64 channels, 256 samples, 40 filters; whatever goes through a convolution together."""
     for variant in VARIANTS:
@@ -256,6 +278,11 @@ def test_the_published_size(monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.setitem(shallow_convnet.BLOCK, "cpu", block)
             logits = model.forward_population(layout.unflatten(genomes), x)
             torch.testing.assert_close(logits, expected, rtol=1e-5, atol=1e-5)
+
+            candidates = RankOne(layout.flatten(model), Perturbations(0, 3, width(layout))(0), steps(layout, 0.5))
+            expected_pairs = model.forward_population(layout.unflatten(candidates.materialised(layout)), x)
+            logits = model.forward_rank_one(*candidates.pairs(layout, slice(0, 3)), x)
+            torch.testing.assert_close(logits, expected_pairs, rtol=1e-5, atol=1e-5)
 
 
 def test_a_broken_individual_leaves_the_others_alone() -> None:

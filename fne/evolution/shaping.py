@@ -89,19 +89,24 @@ def utilities(fitness: Tensor) -> Tensor:
 def weighted_sum(weights: Tensor, noise: Tensor, *, power: int = 1) -> Tensor:
     """Return `sum_i weights[i] * noise[i] ** power` over individuals, float64 `[D]`; the same bits in any order.
 
-    Weights `[n]` are rounded to 26 bits below the largest, so that every term and every sum of 2**15 terms is a whole
-    number that float64 holds exactly, whichever library adds them up, fused or not.
-
     Args:
-        weights: float64 `[n]`.
+        weights: float64 `[n]`; rounded.
         noise: whole numbers int8 `[n, D]`, as `Stream.noise` makes them.
         power: 1 or 2.
     """
-    largest = float(weights.abs().max())
-    scale = 2.0 ** min(_BITS - math.frexp(largest)[1], 1000)
-    whole = (weights * scale).round()
+    short = rounded(weights)
     result = torch.empty(noise.shape[1], dtype=torch.float64)
     for left in range(0, len(result), _COLUMNS):  # float64 takes eight times the memory of int8
         part = noise[:, left : left + _COLUMNS].double()
-        result[left : left + _COLUMNS] = whole @ (part if power == 1 else part.square())
-    return result / scale
+        result[left : left + _COLUMNS] = short @ (part if power == 1 else part.square())
+    return result
+
+
+def rounded(weights: Tensor) -> Tensor:
+    """Return weights `[n]`, float64, rounded to 26 bits below the largest.
+
+    Times whole numbers of 11 bits every term, and every sum of 2**15 terms, is a multiple of one power of two that
+    float64 holds exactly, whichever library adds them up, fused or not.
+    """
+    scale = 2.0 ** min(_BITS - math.frexp(float(weights.abs().max()))[1], 1000)
+    return (weights * scale).round() / scale

@@ -49,6 +49,9 @@ def de(
     ] = "rand/1/bin",
     weight: Annotated[float, Key("of a difference; F", gt=0, le=2)] = 0.5,
     crossover: Annotated[float, Key("probability that a gene comes from the mutant; CR", ge=0, le=1)] = 0.9,
+    validate_every: Annotated[
+        int, Key("generations from one validation to the next; the last is validated besides", unit="generations", ge=1)
+    ] = 1,
     returns: Annotated[
         Literal["last", "best"], Key("model of the run: the last fittest, or the best on validation")
     ] = "last",
@@ -57,7 +60,7 @@ def de(
     proposer = _DE(task, seed, population=population, variant=variant, weight=weight, crossover=crossover)
     return Evolving(
         task, proposer, seed=seed, rounds=rounds, loss=loss, subset_size=subset_size,
-        samples_per_node=samples_per_node, returns=returns,
+        samples_per_node=samples_per_node, returns=returns, validate_every=validate_every,
     )  # fmt: skip
 
 

@@ -9,6 +9,9 @@ Deviations
 - Perturbations are `philox.noise`, whole numbers with almost the moments of a normal distribution: any device can
   rebuild them from their address, and their weighted sum has the same bits in any order.
 - Candidates of a generation see the same samples, those of its nodes; equal candidates share their rank.
+- `rank=1` perturbs each matrix by the product of two vectors (B. Sarkar et al., "Evolution strategies at the
+  hyperscale", arXiv:2511.16652, 2025): little is sent, and a model may evaluate all candidates around their common
+  centre; see `fne.evolution.rank_one`.
 - Weight decay acts on the model beside the optimizer (Loshchilov, Hutter, arXiv:1711.05101), not through its gradient.
 - Beyond the paper: schedules of `lr` and `sigma`, `shape=utilities|raw`, and `uplink`: `ranks` sends no loss, `sign`
   one bit a pair. Mean ranks and mean votes over nodes, weighted by samples, stand for the losses there. A node gives
@@ -23,7 +26,7 @@ import torch
 from torch import Tensor
 
 from fne.errors import SettingError
-from fne.evolution import shaping
+from fne.evolution import rank_one, shaping
 from fne.evolution.philox import UNIT, Perturbations
 from fne.evolving import Evolving, scheduled
 from fne.randomness import derive_seed
@@ -49,6 +52,10 @@ def es(
         float, Key("size of a perturbation", unit="standard deviations of the layer's initial values", gt=0)
     ] = 0.5,
     sigma_final: Annotated[float, Key("share of sigma in the last generation; exponential in between", gt=0)] = 1.0,
+    rank: Annotated[
+        Literal["full", 1],
+        Key("of a layer's perturbation as a matrix: full, a number a gene, or 1, a product of two vectors"),
+    ] = "full",
     shape: Annotated[
         Literal["ranks", "utilities", "raw"],
         Key("weight of a candidate: centred rank, SNES's utility, or minus the loss itself"),
@@ -64,6 +71,9 @@ def es(
         Literal["fitness", "ranks", "sign"],
         Key("what a node answers: a loss a candidate, a rank, or one bit for each pair"),
     ] = "fitness",
+    validate_every: Annotated[
+        int, Key("generations from one validation to the next; the last is validated besides", unit="generations", ge=1)
+    ] = 1,
     returns: Annotated[Literal["last", "best"], Key("model of the run: the last centre, or the best on validation")] = (
         "last"
     ),
@@ -81,11 +91,12 @@ def es(
         raise SettingError("strategy.shape", shape, "ranks with uplink = sign: its weights are the votes")
     proposer = _ES(
         task, seed, rounds, population=population, sigma=(sigma, sigma_final), lr=(lr, lr_final),
-        shape="votes" if uplink == "sign" else shape, adam=optimizer == "adam", momentum=momentum, decay=weight_decay,
+        rank=rank, shape="votes" if uplink == "sign" else shape, adam=optimizer == "adam", momentum=momentum,
+        decay=weight_decay,
     )  # fmt: skip
     return Evolving(
         task, proposer, seed=seed, rounds=rounds, loss=loss, subset_size=subset_size,
-        samples_per_node=samples_per_node, returns=returns, uplink=uplink,
+        samples_per_node=samples_per_node, returns=returns, validate_every=validate_every, uplink=uplink,
     )  # fmt: skip
 
 
@@ -103,6 +114,7 @@ class _ES:
         population: int,
         sigma: tuple[float, float],
         lr: tuple[float, float],
+        rank: Literal["full", 1],
         shape: str,
         adam: bool,
         momentum: float,
@@ -110,8 +122,10 @@ class _ES:
     ) -> None:
         self.genes = task.layout.flatten(task.new_model(derive_seed(seed, "global")))
         self.population = population
-        self._scales = task.layout.scales()
-        self._noise = Perturbations(seed, population // 2, len(self.genes))
+        self._layout, self._scales = task.layout, task.layout.scales()
+        self._of_rank_one = rank == 1
+        numbers = rank_one.width(task.layout) if self._of_rank_one else len(self.genes)
+        self._noise = Perturbations(seed, population // 2, numbers)
         self._horizon, self._sigma, self._lr = horizon, sigma, lr
         self._shape, self._adam, self._momentum, self._decay = shape, adam, momentum, decay
         self._first = torch.zeros(len(self.genes), dtype=torch.float64)
@@ -121,7 +135,11 @@ class _ES:
         return scheduled(step, self._horizon, values)
 
     def candidates(self, step: int) -> Tensors:
-        offsets = self._noise(step).float().mul_(UNIT).mul_(self._scales * self._at(step, self._sigma))
+        sigma = self._at(step, self._sigma)
+        if self._of_rank_one:
+            steps = rank_one.steps(self._layout, sigma)
+            return {"centre": self.genes, "factors": self._noise(step), "sigma": steps}
+        offsets = self._noise(step).float().mul_(UNIT).mul_(self._scales * sigma)
         return {"population": torch.cat([self.genes + offsets, self.genes - offsets])}
 
     def decide(self, scores: Tensor) -> Tensors:
@@ -132,7 +150,12 @@ class _ES:
     def advance(self, step: int, decision: Tensors) -> Metrics:
         sigma, lr = self._at(step, self._sigma), self._at(step, self._lr)
         first, second = self._weights(**decision).chunk(2)
-        ascent = shaping.weighted_sum(first - second, self._noise(step)) * (UNIT / (self.population * sigma))
+        weights, noise = first - second, self._noise(step)
+        if self._of_rank_one:
+            summed = rank_one.weighted_sum(weights, noise, self._layout)
+        else:
+            summed = shaping.weighted_sum(weights, noise)
+        ascent = summed * (UNIT / (self.population * sigma))
         move = lr * (self._adam_step(ascent, step + 1) if self._adam else self._sgd_step(ascent))
         kept = self.genes.double() * (1 - lr * self._decay)
         self.genes = (kept + self._scales * move).float()

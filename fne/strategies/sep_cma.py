@@ -50,6 +50,9 @@ def sep_cma(
     sigma: Annotated[
         float, Key("first step size", unit="standard deviations of the layer's initial values", gt=0)
     ] = 0.5,
+    validate_every: Annotated[
+        int, Key("generations from one validation to the next; the last is validated besides", unit="generations", ge=1)
+    ] = 1,
     returns: Annotated[Literal["last", "best"], Key("model of the run: the last centre, or the best on validation")] = (
         "last"
     ),
@@ -58,7 +61,7 @@ def sep_cma(
     proposer = _SepCMA(task, seed, population=population, sigma=sigma)
     return Evolving(
         task, proposer, seed=seed, rounds=rounds, loss=loss, subset_size=subset_size,
-        samples_per_node=samples_per_node, returns=returns,
+        samples_per_node=samples_per_node, returns=returns, validate_every=validate_every,
     )  # fmt: skip
 
 

@@ -53,6 +53,9 @@ def snes(
     eta_sigma: Annotated[
         float, Key("learning rate of the widths; 0: the paper's (3 + ln D) / (5 sqrt(D))", ge=0)
     ] = 0.0,
+    validate_every: Annotated[
+        int, Key("generations from one validation to the next; the last is validated besides", unit="generations", ge=1)
+    ] = 1,
     returns: Annotated[Literal["last", "best"], Key("model of the run: the last centre, or the best on validation")] = (
         "last"
     ),
@@ -63,7 +66,7 @@ def snes(
     )
     return Evolving(
         task, proposer, seed=seed, rounds=rounds, loss=loss, subset_size=subset_size,
-        samples_per_node=samples_per_node, returns=returns,
+        samples_per_node=samples_per_node, returns=returns, validate_every=validate_every,
     )  # fmt: skip
 
 
