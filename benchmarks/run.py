@@ -85,6 +85,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "one_subject": f"{EEG} strategy.subset_size=1 strategy.samples_per_node=0",
         "offset": f"{EEG} strategy.mutation=offset",
         "mixed": f"{EEG} {MIXED}",
+        "lognormal": f"{EEG} strategy.mutation=lognormal strategy.sign_flip=0.01",
         "multiplier_off": f"{EEG} strategy.stagnation=off",
         "batch_statistics": f"{EEG} evaluation.batch_norm=batch",
         "server_statistics": f"{EEG} evaluation.batch_norm=server",

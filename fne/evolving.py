@@ -139,6 +139,7 @@ class Evolving:
         self._evaluations += len(scores)
         genes = self.lineage.genes
         self._buffers = self._task.buffers_for(genes)
+        figures |= {"accuracy_validation": None, "loss_validation": None}
         if self.done or self.step % self._validate_every == 0:
             figures |= self._validation(genes, self._buffers, self.step)
         return {"round": self.step, "evaluations": self._evaluations, **figures, **own}

@@ -80,7 +80,7 @@ def _resolved_only(change: str) -> bool:
     """Whether the difference is that one side says `auto` where the run recorded what that meant."""
     key, _, values = change.partition(": ")
     new = values.rpartition(" -> ")[2].strip("'\"")
-    return (key in {"engine.device", "engine.threads", "evaluation.path", "evaluation.chunk", "evaluation.tile"}
+    return (key in {"engine.device", "engine.threads", "evaluation.path", "evaluation.chunk", "evaluation.tile", "wire"}
             and new in {"auto", "table", "0", "null", "None"})  # fmt: skip
 
 

@@ -76,11 +76,13 @@ class CNN(nn.Module):
 
     def forward_population(self, parameters: layers.Parameters, x: Tensor) -> Tensor:
         """Return logits `[P, N, outputs]` of P individuals on the same images `[N, C, H, W]`."""
-        return layers.blockwise(self._block, parameters, x)
+        return layers.blockwise(self._block, parameters, x, together=layers.TOGETHER)
 
     def _block(self, genes: layers.Parameters, images: layers.Images) -> Tensor:
-        x = layers.conv2d(images, genes["conv1.weight"], genes["conv1.bias"], padding=self.padding)
-        x = torch.relu_(layers.max_pool2d(x))
+        x = layers.pooled_conv2d(images, genes["conv1.weight"], genes["conv1.bias"], padding=self.padding)
+        return torch.cat([self._after_first(own, y) for own, y in layers.apart(genes, torch.relu_(x))])
+
+    def _after_first(self, genes: layers.Parameters, x: Tensor) -> Tensor:
         x = layers.conv2d(x, genes["conv2.weight"], genes["conv2.bias"], padding=self.padding)
         x = layers.rows(torch.relu_(layers.max_pool2d(x)), len(genes["head.bias"]))
         x = torch.relu_(layers.linear(x, genes["hidden.weight"], genes["hidden.bias"]))

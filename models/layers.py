@@ -7,13 +7,15 @@ features are `[P, N, I]`. What all individuals see alike, the data, has no P axi
 What is fast was measured with one CPU thread, as ratio to loading each individual into one module: a narrow
 linear layer as one matrix product 3 to 8, as a batched one 1.5; convolutions of one individual after another
 in channels-last form, with a first convolution of one channel as a matrix product on columns that all share,
-2.9 (without the columns 1.1); grouped over 4 individuals 0.8. On a GPU launches dominate, so there the whole
-population goes through grouped convolutions at once.
+2.9 (without the columns 1.1); grouped over 4 individuals 0.8. A first convolution of few filters is a product
+with few columns, which runs at a tenth of the speed of a wide one: taken for 8 individuals together, and the
+maxima of the pooling over whole products, it takes a third of the time. On a GPU launches dominate, so there the
+whole population goes through grouped convolutions at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import torch
 import torch.nn.functional as F
@@ -30,6 +32,9 @@ NARROW = 32
 TILE = 32
 """Samples that a CPU takes through all layers together, so that what lies between stays in its cache."""
 
+TOGETHER = 8
+"""Individuals whose first convolution on shared images is one matrix product on a CPU."""
+
 
 # ------------------------------------------------------------------------------------------------ blocks
 class Images:
@@ -38,6 +43,7 @@ class Images:
     def __init__(self, x: Tensor) -> None:
         self.x = x if x.is_cuda else x.contiguous(memory_format=torch.channels_last)
         self._columns: dict[tuple[int, ...], Tensor] = {}
+        self._pooling: dict[tuple[int, ...], Tensor] = {}
 
     def folded(self, population: int) -> Tensor:
         """Return the images once per individual, `[N, P*C, H, W]`."""
@@ -52,19 +58,46 @@ class Images:
             self._columns[key] = windows.permute(0, 2, 3, 1, 4, 5).flatten(3)  # from [N, C, H', W', kh, kw]
         return self._columns[key]
 
+    def pooling_columns(self, kernel: tuple[int, int], padding: int) -> Tensor:
+        """Return `columns` by their place in the 2x2 pooling that follows, `[4, N, H' // 2, W' // 2, C*kh*kw]`."""
+        key = (*kernel, padding)
+        if key not in self._pooling:
+            columns = self.columns(kernel, padding, 1)
+            height, width = (size // 2 * 2 for size in columns.shape[1:3])
+            corners = [columns[:, i:height:2, j:width:2] for i in (0, 1) for j in (0, 1)]
+            self._pooling[key] = torch.stack(corners)
+        return self._pooling[key]
 
-def blockwise(forward: Callable[[Parameters, Images], Tensor], parameters: Parameters, x: Tensor) -> Tensor:
+
+def blockwise(
+    forward: Callable[[Parameters, Images], Tensor], parameters: Parameters, x: Tensor, *, together: int = 1
+) -> Tensor:
     """Apply `forward(parameters [P', ...], images [N', ...]) -> [P', N', outputs]` block by block.
 
-    The images `x` are `[N, C, H, W]`, the result is `[P, N, outputs]`. On a CPU a block is one individual and
+    The images `x` are `[N, C, H, W]`, the result is `[P, N, outputs]`. On a CPU a block is `together` individuals and
     `TILE` samples, so what is held between the layers does not grow with P; on a GPU it is everything.
     """
     if x.is_cuda:
         return forward(parameters, Images(x))
-    population = len(next(iter(parameters.values())))
-    single = [{name: value[p : p + 1] for name, value in parameters.items()} for p in range(population)]
+    blocks = list(_blocks(parameters, together))
     tiles = map(Images, torch.split(x, TILE))  # one at a time, as each keeps its columns
-    return torch.cat([torch.cat([forward(one, tile) for one in single]) for tile in tiles], dim=1)
+    return torch.cat([torch.cat([forward(block, tile) for block in blocks]) for tile in tiles], dim=1)
+
+
+def apart(parameters: Parameters, x: Tensor) -> Iterator[tuple[Parameters, Tensor]]:
+    """Yield each individual's parameters `[1, ...]` and its part of folded images `x`; on a GPU all at once."""
+    if x.is_cuda:
+        yield parameters, x
+        return
+    blocks = list(_blocks(parameters, 1))
+    for genes, images in zip(blocks, x.chunk(len(blocks), dim=1), strict=True):
+        yield genes, images.contiguous(memory_format=torch.channels_last)
+
+
+def _blocks(parameters: Parameters, size: int) -> Iterator[Parameters]:
+    population = len(next(iter(parameters.values())))
+    for p in range(0, population, size):
+        yield {name: value[p : p + size] for name, value in parameters.items()}
 
 
 # ------------------------------------------------------------------------------------------------ layers
@@ -95,6 +128,18 @@ def conv2d(
     if not x.is_cuda:
         filters = filters.contiguous(memory_format=torch.channels_last)
     return F.conv2d(x, filters, offset, stride, padding, groups=x.shape[1] // weight.shape[2])
+
+
+def pooled_conv2d(x: Images, weight: Tensor, bias: Tensor, *, padding: int = 0) -> Tensor:
+    """Return `max_pool2d(conv2d(...))` of shared images, the maxima over 2x2 taken first and the offset last."""
+    if x.x.shape[1] > 1 or x.x.is_cuda:
+        return max_pool2d(conv2d(x, weight, bias, padding=padding))
+    columns = x.pooling_columns((weight.shape[3], weight.shape[4]), padding)
+    filters = weight.flatten(2).flatten(0, 1).t().contiguous()
+    y, *others = (corner.flatten(0, 2) @ filters for corner in columns)
+    for other in others:
+        torch.maximum(y, other, out=y)
+    return y.add_(bias.flatten()).view(*columns.shape[1:4], -1).permute(0, 3, 1, 2)
 
 
 def group_norm(x: Tensor, weight: Tensor, bias: Tensor, *, groups: int) -> Tensor:

@@ -18,7 +18,7 @@ from torch import Tensor
 from fne import wire
 from fne.codec import LineageCodec
 from fne.config import load_config
-from fne.errors import FneError, RunError, SettingError
+from fne.errors import CheckpointError, FneError, RunError, SettingError
 from fne.evolution import lineage
 from fne.evolution.lineage import Replica, digest
 from fne.experiment import Experiment, build
@@ -389,9 +389,15 @@ def test_what_has_no_lineage(strategy: dict[str, Any], said: str) -> None:
     assert build(load_config({**settings("fne"), "strategy": strategy, "wire": "auto"})).config.wire == "tensors"
 
 
-def test_auto_is_lineage_where_that_can_be() -> None:
-    assert build(load_config(settings("fne", wire="auto"))).config.wire == "lineage"
+def test_auto_is_lineage_where_that_can_be(tmp_path: Path) -> None:
+    wanted = settings("fne", wire="auto")
+    assert build(load_config(wanted)).config.wire == "lineage"
     assert load_config(settings("fne")).wire == "tensors"
+    train(wanted, out=tmp_path, stop_after=3)
+    assert load_config(tmp_path / "config.yaml").wire == "lineage"
+    with pytest.raises(CheckpointError, match="wire: 'lineage' -> 'tensors'"):
+        train({**wanted, "wire": "tensors"}, resume=tmp_path)
+    assert train(wanted, resume=tmp_path)["finished"]
 
 
 def test_nodes_of_another_version_are_not_read(tmp_path: Path) -> None:
