@@ -136,10 +136,11 @@ def pooled_conv2d(x: Images, weight: Tensor, bias: Tensor, *, padding: int = 0) 
         return max_pool2d(conv2d(x, weight, bias, padding=padding))
     columns = x.pooling_columns((weight.shape[3], weight.shape[4]), padding)
     filters = weight.flatten(2).flatten(0, 1).t().contiguous()
-    y, *others = (corner.flatten(0, 2) @ filters for corner in columns)
+    y, *others = (torch.mm(corner.flatten(0, 2), filters) for corner in columns)
     for other in others:
         torch.maximum(y, other, out=y)
-    return y.add_(bias.flatten()).view(*columns.shape[1:4], -1).permute(0, 3, 1, 2)
+    folded: Tensor = y.add_(bias.flatten()).view(*columns.shape[1:4], -1).permute(0, 3, 1, 2)
+    return folded
 
 
 def group_norm(x: Tensor, weight: Tensor, bias: Tensor, *, groups: int) -> Tensor:
