@@ -22,6 +22,7 @@ CNN = f"{SMALL} model=cnn strategy.subset_size=1 strategy.rounds=500"
 MIXED = "strategy.mutation=mixed"
 CE = "strategy.loss=cross_entropy"
 EEG = "fne_eeg"
+LARGE = "fne_eeg_40 model.variant=braindecode strategy.population=64"
 BY_SUBJECT = "data.split=subject"
 SHUFFLED = "data.shuffle_labels=true"
 SHARED = "strategy.population=40 strategy.subset_size=2 strategy.loss=cross_entropy"
@@ -103,6 +104,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "fne_subject": f"{EEG} {SHUFFLED} {BY_SUBJECT}",
     },
     "es": {
+        "es_eeg": "es_eeg",
         "snes_eeg": "snes_eeg",
         "es_mnist5000": "es_mnist5000",
         "snes_mnist5000": f"es_mnist5000 strategy=snes {SHARED} strategy.rounds=3000 strategy.eta_final=0.1",
@@ -112,8 +114,16 @@ GROUPS: dict[str, dict[str, str]] = {
         "es_ranks": f"es_mnist5000 {PAIRS} strategy.uplink=ranks",
         "es_sign": f"es_mnist5000 {PAIRS} strategy.uplink=sign",
     },
-    "es_subject": {"snes_eeg": f"snes_eeg {BY_SUBJECT}"},
-    "es_long": {"snes_eeg_10min": "snes_eeg strategy.rounds=11000 watch.every=10"},
+    "es_subject": {"es_eeg": f"es_eeg {BY_SUBJECT}", "snes_eeg": f"snes_eeg {BY_SUBJECT}"},
+    "es_long": {
+        "es_eeg_10min": "es_eeg strategy.rounds=20000",
+        "snes_eeg_10min": "snes_eeg strategy.rounds=11000 watch.every=10",
+    },
+    "lineage": {
+        "half_of_the_nodes": f"{LARGE} strategy.rounds=100",
+        "one_of_20_nodes": f"{LARGE} strategy.rounds=500 strategy.subset_size=1",
+        "half_as_tensors": f"{LARGE} strategy.rounds=10 wire=tensors",
+    },
 }
 
 
