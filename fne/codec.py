@@ -15,8 +15,12 @@ import torch
 from torch import Tensor
 
 from fne import wire
+from fne.errors import RunError
 from fne.evolution import lineage
 from fne.types import Engine, Request, Round, Status, Strategy, Tensors, Traffic
+
+_UNKNOWN = {Status.REFUSED, Status.NEEDS_SNAPSHOT}
+"""Answers that do not say which step a worker holds; where a task failed, its worker had followed."""
 
 
 class LineageCodec:
@@ -30,7 +34,7 @@ class LineageCodec:
 
     def __init__(self, engine: Engine, strategy: Strategy, origin: Mapping[str, Any]) -> None:
         self._engine, self._strategy = engine, strategy
-        self._origin = {lineage.ORIGIN: lineage.origin_tensor(origin)}
+        self._origin = lineage.origin_tensor(origin)
         self._names: frozenset[str] = frozenset()
         self._held: dict[str, int] = {}
         self._first = 0
@@ -45,10 +49,11 @@ class LineageCodec:
     def send(self, request: Request) -> Round:
         """Send the request with its candidates as lineage; nodes that need a snapshot get it in a second sending.
 
-        The second one goes to all addressees, so that sums are folded in the same order as ever; both are billed.
+        The second one goes to all addressees, which compute again, so that sums are folded in the same order as ever.
+        Both are billed, the second as catching up.
 
         Raises:
-            RunError: as the engine does.
+            RunError: as the engine does; or no node could follow, snapshot or not.
         """
         step, source = request.header.step, self._strategy.lineage  # type: ignore[attr-defined]
         state = source.state_dict()
@@ -56,19 +61,24 @@ class LineageCodec:
         if not self._names:
             self._names = frozenset(source.candidates(step))
         common = {name: value for name, value in request.common.items() if name not in self._names}
-        common[lineage.DIGEST] = lineage.digest(state)
+        common[lineage.DIGEST] = lineage.digest(self._origin, state)
         if step:
             common.update(lineage.named(lineage.DECISION, self._decisions[-1]))
         encoded = replace(request, common=common)
-        round_ = self._sent(encoded, {node: self._missed(node, step, state) for node in request.nodes})
-        late = [failure.node for failure in round_.failures if failure.status is Status.NEEDS_SNAPSHOT]
+        missed = {node: self._missed(node, step, state) for node in request.nodes}
+        round_ = self._sent(encoded, missed)
+        late = _behind(round_)
         if late:
-            before = round_.traffic
-            snapshot = {**self._origin, **lineage.named(lineage.STATE, state)}
-            round_ = self._sent(encoded, dict.fromkeys(late, snapshot))
-            round_ = replace(round_, traffic=_together(before, round_.traffic))
-        failed = {failure.node for failure in round_.failures}
-        self._held.update(dict.fromkeys((node for node in request.nodes if node not in failed), step))
+            snapshot = {lineage.ORIGIN: self._origin, **lineage.named(lineage.STATE, state)}
+            others = {failure.node: missed[failure.node] for failure in round_.failures}
+            again = self._sent(encoded, {**others, **dict.fromkeys(late, snapshot)})
+            if len(_behind(again)) == len(request.nodes):
+                reason = again.failures[0].reason
+                raise RunError(f"step {step}: no node can make the candidates, not from a snapshot either: {reason}")
+            repeated = replace(again.traffic, catch_up=again.traffic.encoded_down)
+            round_ = replace(again, traffic=_together(round_.traffic, repeated))
+        unknown = {failure.node for failure in round_.failures if failure.status in _UNKNOWN}
+        self._held.update({node: step for node in request.nodes if node not in unknown})
         return round_
 
     def _record(self, step: int, snapshot: int) -> None:
@@ -85,7 +95,7 @@ class LineageCodec:
     def _missed(self, node: str, step: int, state: Tensors) -> dict[str, Tensor]:
         """Return what brings a node's worker to where the last decision leads on to `step`, or to `step` itself."""
         held = self._held.get(node)
-        start = {} if held is not None else self._origin
+        start = {} if held is not None else {lineage.ORIGIN: self._origin}
         held = held or 0
         if held >= step - 1:
             return dict(start)
@@ -118,11 +128,19 @@ class LineageCodec:
 
     def state_dict(self) -> dict[str, Any]:
         """Return what each node holds and the decisions kept."""
-        return {"held": dict(self._held), "first": self._first, "decisions": list(self._decisions)}
+        names = self._decisions[0] if self._decisions else ()
+        stacked = {name: torch.stack([decision[name] for decision in self._decisions]) for name in names}
+        return {"held": dict(self._held), "first": self._first, "decisions": stacked}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over what `state_dict` returned."""
-        self._held, self._first, self._decisions = dict(state["held"]), state["first"], list(state["decisions"])
+        self._held, self._first = dict(state["held"]), state["first"]
+        names, columns = state["decisions"].keys(), state["decisions"].values()
+        self._decisions = [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
+
+
+def _behind(round_: Round) -> list[str]:
+    return [failure.node for failure in round_.failures if failure.status is Status.NEEDS_SNAPSHOT]
 
 
 def _together(first: Traffic, second: Traffic) -> Traffic:

@@ -144,7 +144,7 @@ def build(config: Config) -> Experiment:
 def _wire(config: Config, strategy: Strategy, request: Request) -> str:
     """Return the codec of a run whose first request is this: `lineage` or `tensors`."""
     reason = ""
-    if not hasattr(strategy, "lineage"):
+    if getattr(strategy, "lineage", None) is None:
         reason = f"strategy.name = {config.strategy.name!r}: nodes cannot make what it sends by themselves"
     elif request.private:
         reason = "candidates of each node's own (strategy.deal)"

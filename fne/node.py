@@ -28,9 +28,6 @@ class RefusedError(Exception):
     """Raised by a task for a request that this node will not answer; the text is the reply's reason."""
 
 
-_STATUS = {RefusedError: Status.REFUSED, BehindError: Status.NEEDS_SNAPSHOT}
-
-
 class Secrets:
     """A node's secret key: it refuses to be printed, copied or serialised.
 
@@ -127,7 +124,7 @@ class Worker:
             try:
                 request = self.replica.follow(request)
             except Exception as error:
-                status = _STATUS.get(type(error), Status.REFUSED if isinstance(error, FneError) else Status.FAILED)
+                status = Status.REFUSED if isinstance(error, FneError) else _status(error)
                 yield from (Reply(request.header, n.name, status, _reason(error, tell=True)) for n in hosted)
                 return
         yield from self._run(hosted, request)
@@ -170,7 +167,7 @@ class Worker:
                     for node in pending:
                         yield from self._run([node], request)
                     return
-                status = _STATUS.get(type(error), Status.FAILED)
+                status = _status(error)
                 culprit = pending[answered]
                 yield Reply(request.header, culprit.name, status, _reason(error, tell=culprit.secrets.simulated))
                 pending = pending[answered + 1 :]
@@ -194,12 +191,18 @@ def _checked(
     return made
 
 
+def _status(error: Exception) -> Status:
+    if isinstance(error, BehindError):
+        return Status.NEEDS_SNAPSHOT
+    return Status.REFUSED if isinstance(error, RefusedError) else Status.FAILED
+
+
 def _reason(error: Exception, *, tell: bool) -> str:
     """Return a short reason: the error's type and place, and its text if that cannot quote a real node's data.
 
     The toolkit's own errors and refusals are written to be sent; of others a real site tells no text.
     """
-    if isinstance(error, FneError | RefusedError):
+    if isinstance(error, FneError | RefusedError | BehindError):
         return str(error)[:300]
     frames = traceback.extract_tb(error.__traceback__)
     place = f" ({frames[-1].name}, line {frames[-1].lineno})" if frames else ""

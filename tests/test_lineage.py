@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import hashlib
 import json
 import struct
@@ -21,7 +22,7 @@ from fne.config import load_config
 from fne.errors import CheckpointError, FneError, RunError, SettingError
 from fne.evolution import lineage
 from fne.evolution.lineage import Replica, digest
-from fne.experiment import Experiment, build
+from fne.experiment import Experiment, build, new_lineage
 from fne.gather import gather
 from fne.node import Worker
 from fne.registry import catalogue
@@ -197,10 +198,11 @@ def test_a_worker_that_missed_steps_is_caught_up_by_the_smaller_way(variant: str
     assert traffic.payload_down[late] - traffic.payload_down[other] == expected
     assert traffic.catch_up == {late: traffic.encoded_down[late] - traffic.encoded_down[other]}
     assert step(made, codec, late, other).traffic.catch_up == {}
-    whole = build(load_config(settings(variant, 600)))
     assert made.strategy.step == missed + 3
-    followed = sites.workers[late].replica._lineage.state_dict()  # type: ignore[union-attr]
-    assert not torch.equal(followed.get("genes", followed.get("genomes")), genes(whole))
+    following = sites.workers[late].replica._lineage  # type: ignore[union-attr]
+    following.advance(made.strategy.step - 1, made.strategy.decision)  # type: ignore[attr-defined, union-attr]
+    held, wanted = following.state_dict(), made.strategy.lineage.state_dict()  # type: ignore[attr-defined, union-attr]
+    assert all(torch.equal(held[name], wanted[name]) for name in wanted)
 
 
 def test_a_first_contact_late_in_the_run_begins_at_the_origin_or_with_a_snapshot() -> None:
@@ -227,7 +229,7 @@ def test_what_a_replay_cannot_undercut_is_forgotten() -> None:
         step(made, codec, sites.nodes[0])
     state = lineage.size(made.strategy.lineage.state_dict())  # type: ignore[attr-defined]
     one = lineage.size(made.strategy.decision)  # type: ignore[attr-defined]
-    kept = len(codec.state_dict()["decisions"])
+    kept = len(codec.state_dict()["decisions"]["ranks"])
     assert state < (kept + 1) * one < state + 4 * one
 
 
@@ -287,7 +289,8 @@ def test_both_sendings_of_a_step_are_billed() -> None:
     assert twice.payload_down[other] == 2 * usual.payload_down[other]
     assert twice.payload_up[other] == 2 * usual.payload_up[other]
     assert twice.payload_up[spoilt] == usual.payload_up[spoilt], "a node that needs a snapshot says only that"
-    assert set(twice.catch_up) == {spoilt}
+    assert twice.catch_up[other] == usual.encoded_down[other], "the second time is for catching up"
+    assert twice.catch_up[spoilt] > lineage.size(made.strategy.lineage.state_dict())  # type: ignore[attr-defined]
 
 
 def test_a_worker_that_was_started_anew_is_sent_a_snapshot() -> None:
@@ -334,6 +337,55 @@ def test_what_a_worker_cannot_make_is_said(change: dict[str, Any], status: Statu
     assert reply.status is status
 
 
+def test_a_node_whose_task_failed_is_not_told_again_what_it_followed() -> None:
+    made, sites, codec = coded("es")
+    broken, other = sites.nodes[:2]
+    sites.workers[broken].nodes[broken].data = replace(sites.workers[broken].nodes[broken].data, y=torch.empty(0))
+    for n in range(4):
+        round_ = step(made, codec, broken, other)
+        assert [failure.status for failure in round_.failures] == [Status.FAILED]
+        assert set(round_.traffic.catch_up) == (set() if n else {broken, other})
+
+
+def test_who_refuses_beside_one_that_is_late_says_why() -> None:
+    def spoil(sending: int, node: str, request: Request) -> Request:
+        if node.endswith("1") and lineage.ORIGIN in request.private.get(node, {}):
+            wrong = lineage.origin_tensor({"strategy": "unheard of", "seed": 0, "settings": {}})
+            return replace(request, private={node: {**request.private[node], lineage.ORIGIN: wrong}})
+        return flipped(lineage.DIGEST, 1)(sending, node, request)
+
+    made, sites, codec = coded("es", spoil=spoil)
+    (failure,) = step(made, codec, *sites.nodes).failures
+    assert (failure.node, failure.status) == (sites.nodes[1], Status.REFUSED)
+    assert "unheard of" in failure.reason
+
+
+@pytest.mark.parametrize("variant", ["es", "es, rank 1", "snes", "sep_cma", "fne"])
+def test_a_worker_whose_layers_have_other_deviations_takes_the_servers(variant: str) -> None:
+    made, sites, codec = coded(variant)
+    clean, whole, straight = coded(variant)
+    layout = made.task.layout
+    leaves = tuple(replace(leaf, scale=leaf.scale * (1 + 2**-20)) for leaf in layout.leaves)
+    other = copy.copy(layout)
+    other.leaves = leaves
+    make = functools.partial(new_lineage, replace(made.task, layout=other))
+    sites.workers[sites.nodes[0]].replica = Replica(make)
+    for n in range(5):
+        round_ = step(made, codec, *sites.nodes)
+        step(clean, straight, *whole.nodes)
+        assert round_.traffic.snapshots == (n == 0 and variant != "fne"), "once; fne rounds them"
+    assert torch.equal(genes(made), genes(clean))
+
+
+def test_where_no_node_can_follow_the_run_ends_with_the_reason() -> None:
+    def spoil(_: int, __: str, request: Request) -> Request:
+        return replace(request, common={**request.common, lineage.DIGEST: torch.zeros(8, dtype=torch.uint8)})
+
+    made, sites, codec = coded("es", spoil=spoil)
+    with pytest.raises(RunError, match=r"step 0: no node can make the candidates.*differs from the server's"):
+        step(made, codec, *sites.nodes)
+
+
 def test_a_worker_ahead_of_its_server_begins_again() -> None:
     made, sites, codec = coded("es")
     kept: dict[str, Any] = {}
@@ -357,7 +409,7 @@ def test_requests_without_a_lineage_pass() -> None:
 
 # ------------------------------------------------------------------------------------------------ pieces
 def test_the_digest_depends_on_every_bit_name_type_and_shape() -> None:
-    state = {"a": torch.tensor([1.0, 2.0]), "b": torch.tensor(3)}
+    origin, state = torch.tensor([7], dtype=torch.uint8), {"a": torch.tensor([1.0, 2.0]), "b": torch.tensor(3)}
     others: Sequence[dict[str, Tensor]] = (
         {"a": torch.tensor([1.0, 2.0000002]), "b": torch.tensor(3)},
         {"a": torch.tensor([[1.0, 2.0]]), "b": torch.tensor(3)},
@@ -365,11 +417,12 @@ def test_the_digest_depends_on_every_bit_name_type_and_shape() -> None:
         {"c": torch.tensor([1.0, 2.0]), "b": torch.tensor(3)},
         {"a": torch.tensor([1.0, 2.0])},
     )
-    digests = {bytes(digest(other).tolist()) for other in (state, *others)}
-    assert len(digests) == 6
-    assert torch.equal(digest(state), digest({"b": torch.tensor(3), "a": torch.tensor([1.0, 2.0])}))
-    by_hand = hashlib.sha256(b"a:torch.float32:[1];" + struct.pack("<f", 1.0)).digest()[:8]
-    assert bytes(digest({"a": torch.tensor([1.0])}).tolist()) == by_hand
+    digests = {bytes(digest(origin, other).tolist()) for other in (state, *others)}
+    digests.add(bytes(digest(origin + 1, state).tolist()))
+    assert len(digests) == 7
+    assert torch.equal(digest(origin, state), digest(origin, {"b": torch.tensor(3), "a": torch.tensor([1.0, 2.0])}))
+    by_hand = hashlib.sha256(b":torch.uint8:[1];\x07a:torch.float32:[1];" + struct.pack("<f", 1.0)).digest()[:8]
+    assert bytes(digest(origin, {"a": torch.tensor([1.0])}).tolist()) == by_hand
 
 
 @pytest.mark.parametrize(

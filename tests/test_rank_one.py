@@ -42,7 +42,7 @@ COLUMNS = {"gain": (0, 1), "linear.weight": (1, 4, 8), "linear.bias": (8, 11), "
 def pairs_of(module: nn.Module, count: int, sigma: float = 0.4) -> tuple[Layout, RankOne]:
     layout = Layout(module)
     noise = Perturbations(3, count, rank_one.width(layout))(7)
-    return layout, RankOne(layout.flatten(module), noise, rank_one.steps(layout, sigma))
+    return layout, RankOne(layout.flatten(module), noise, rank_one.steps(layout, layout.deviations(), sigma))
 
 
 def leaves() -> nn.Module:

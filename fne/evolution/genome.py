@@ -119,9 +119,14 @@ class Layout:
             for leaf in self.leaves:
                 parameters[leaf.name].copy_(genes[leaf.start : leaf.stop].view(leaf.shape))
 
-    def scales(self) -> Tensor:
-        """Return each gene's initial standard deviation `[D]`."""
-        return torch.cat([torch.full((leaf.stop - leaf.start,), leaf.scale) for leaf in self.leaves])
+    def deviations(self) -> Tensor:
+        """Return each leaf's initial standard deviation, float32 `[leaves]`; its last bits are this processor's."""
+        return torch.tensor([leaf.scale for leaf in self.leaves])
+
+    def scales(self, deviations: Tensor | None = None) -> Tensor:
+        """Return each gene's standard deviation `[D]`: the initial one, or its leaf's of `deviations [leaves]`."""
+        sizes = torch.tensor([leaf.stop - leaf.start for leaf in self.leaves])
+        return (self.deviations() if deviations is None else deviations).repeat_interleave(sizes)
 
 
 def buffers_of(module: nn.Module) -> dict[str, Tensor]:

@@ -2,7 +2,8 @@
 
 A decision is a few bytes a candidate (FNE: two parents, the child's seed being its address; an evolution strategy: a
 rank, whose perturbation is a number of the generator), the candidates are whole models. Each request carries a digest
-of the state that they are made from, so a worker whose arithmetic differs in a bit is noticed and sent a snapshot.
+of all that they are made from, state and origin, so a worker whose arithmetic differs in a bit is noticed and sent a
+snapshot.
 
 A request holds, besides what is no lineage:
 
@@ -34,11 +35,11 @@ class BehindError(Exception):
     """Raised where a worker cannot get to a step's candidates from what it holds and was sent."""
 
 
-def digest(state: Tensors) -> Tensor:
-    """Return the first 8 bytes of the SHA-256 of a state's tensors, their names, types and shapes: uint8 `[8]`."""
+def digest(origin: Tensor, state: Tensors) -> Tensor:
+    """Return the first 8 bytes of the SHA-256 of origin and state (tensors, names, types, shapes): uint8 `[8]`."""
     total = hashlib.sha256()
-    for name in sorted(state):
-        value = state[name].detach().contiguous().cpu()
+    for name, value in (("", origin), *sorted(state.items())):
+        value = value.detach().contiguous().cpu()
         total.update(f"{name}:{value.dtype}:{list(value.shape)};".encode())
         total.update(value.reshape(-1).view(torch.uint8).numpy().data)
     return torch.frombuffer(bytearray(total.digest()[:DIGEST_BYTES]), dtype=torch.uint8)
@@ -103,7 +104,7 @@ class Replica:
                 self._advance(under(DECISION, request.common))
             if self._lineage is None or self._step != step:
                 raise BehindError(f"this worker holds {self._held()}, step {step} is asked for")
-            if not torch.equal(digest(self._lineage.state_dict()), request.common[DIGEST]):
+            if not torch.equal(digest(self._origin, self._lineage.state_dict()), request.common[DIGEST]):
                 raise BehindError(f"this worker's state at step {step} differs from the server's")
         except BaseException:  # between two steps, or wrong: of no use
             self._forget()
@@ -122,8 +123,8 @@ class Replica:
         if self._lineage is None:
             return
         state, missed = under(STATE, tensors), under(MISSED, tensors)
-        if state and self._step != step:
-            self._lineage.load_state_dict(state)
+        if state:
+            self._lineage.load_state_dict({name: value.clone() for name, value in state.items()})  # of one's own
             self._step = step
         elif missed:
             first = step - 1 - min(map(len, missed.values()))

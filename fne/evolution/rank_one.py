@@ -30,14 +30,16 @@ def width(layout: Layout) -> int:
     return sum(sum(_widths(leaf)) for leaf in layout.leaves)
 
 
-def steps(layout: Layout, sigma: float) -> Tensor:
+def steps(layout: Layout, deviations: Tensor, sigma: float) -> Tensor:
     """Return what the whole numbers in each leaf's perturbation are multiplied by, float32 `[leaves]`.
 
     Args:
         layout: the genome.
-        sigma: standard deviation of a gene's perturbation, in units of its leaf's scale.
+        deviations: the unit of `sigma` in each leaf, float32 `[leaves]`.
+        sigma: standard deviation of a gene's perturbation.
     """
-    return torch.tensor([leaf.scale * UNIT ** len(_widths(leaf)) * sigma for leaf in layout.leaves])
+    factors = [UNIT ** len(_widths(leaf)) for leaf in layout.leaves]
+    return torch.tensor([unit * factor * sigma for unit, factor in zip(deviations.tolist(), factors, strict=True)])
 
 
 def weighted_sum(weights: Tensor, factors: Tensor, layout: Layout) -> Tensor:

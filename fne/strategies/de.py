@@ -9,6 +9,7 @@ Deviations
 - The first population are randomly initialised models, not uniform in a box: weights have no bounds.
 - The best of `best/1/bin` and `current-to-best/1/bin` is that of the last generation, on its nodes; before any is told,
   a random one stands for it.
+- With `wire=lineage` nodes repeat the step from what the server decided, which alone ranks; the same bits at both ends.
 - A trial whose loss is not finite never replaces its parent.
 - `returns=last` is the fittest of the last generation; the paper keeps the best ever, whose fitness would be stored.
 """

@@ -12,6 +12,7 @@ Deviations
 - `rank=1` perturbs each matrix by the product of two vectors (B. Sarkar et al., "Evolution strategies at the
   hyperscale", arXiv:2511.16652, 2025): little is sent, and a model may evaluate all candidates around their common
   centre; see `fne.evolution.rank_one`.
+- With `wire=lineage` nodes repeat the step from what the server decided, which alone ranks; the same bits at both ends.
 - Weight decay acts on the model beside the optimizer (Loshchilov, Hutter, arXiv:1711.05101), not through its gradient.
 - Beyond the paper: schedules of `lr` and `sigma`, `shape=utilities|raw`, and `uplink`: `ranks` sends no loss, `sign`
   one bit a pair. Mean ranks and mean votes over nodes, weighted by samples, stand for the losses there. A node gives
@@ -122,7 +123,8 @@ class _ES:
     ) -> None:
         self.genes = task.layout.flatten(task.new_model(derive_seed(seed, "global")))
         self.population = population
-        self._layout, self._scales = task.layout, task.layout.scales()
+        self._layout, self._deviations = task.layout, task.layout.deviations()
+        self._scales = task.layout.scales()
         self._of_rank_one = rank == 1
         numbers = rank_one.width(task.layout) if self._of_rank_one else len(self.genes)
         self._noise = Perturbations(seed, population // 2, numbers)
@@ -137,7 +139,7 @@ class _ES:
     def candidates(self, step: int) -> Tensors:
         sigma = self._at(step, self._sigma)
         if self._of_rank_one:
-            steps = rank_one.steps(self._layout, sigma)
+            steps = rank_one.steps(self._layout, self._deviations, sigma)
             return {"centre": self.genes, "factors": self._noise(step), "sigma": steps}
         offsets = self._noise(step).float().mul_(UNIT).mul_(self._scales * sigma)
         return {"population": torch.cat([self.genes + offsets, self.genes - offsets])}
@@ -183,7 +185,9 @@ class _ES:
         return self._first / (1 - 0.9**count) / (spread + 1e-8)
 
     def state_dict(self) -> dict[str, Tensor]:
-        return {"genes": self.genes, "first": self._first, "second": self._second}
+        return {"genes": self.genes, "first": self._first, "second": self._second, "deviations": self._deviations}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         self.genes, self._first, self._second = state["genes"], state["first"], state["second"]
+        self._deviations = state["deviations"]
+        self._scales = self._layout.scales(self._deviations)

@@ -9,6 +9,7 @@ Deviations
 - Candidates of equal fitness, those whose loss is not finite among them, share their weights. Both paths are then
   normalised by the effective mass of the weights really used, which is larger than the paper's constant: by that alone
   ties would shrink the step size. A generation of equal candidates only is skipped.
+- With `wire=lineage` nodes repeat the step from what the server decided, which alone ranks; the same bits at both ends.
 - The learning rate of the covariance, (D + 2) / 3 times that of CMA-ES, is bounded by 1, which it would pass with far
   more candidates than genes.
 - Generations are evaluated on other nodes and samples each, so the fitness is noisy; more candidates than the paper's
@@ -74,6 +75,7 @@ class _SepCMA:
         self.genes = task.layout.flatten(task.new_model(derive_seed(seed, "global")))
         size = len(self.genes)
         self.population = usual_population(population, size)
+        self._layout, self._deviations = task.layout, task.layout.deviations()
         self._scales = task.layout.scales()
         self._noise = Perturbations(seed, self.population, size)
         parents = self.population // 2
@@ -131,12 +133,13 @@ class _SepCMA:
     def state_dict(self) -> dict[str, Tensor]:
         return {
             "genes": self.genes, "sigma": torch.tensor(self._sigma, dtype=torch.float64), "variances": self._variances,
-            "path_sigma": self._path_sigma, "path": self._path,
+            "path_sigma": self._path_sigma, "path": self._path, "deviations": self._deviations,
         }  # fmt: skip
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         self.genes, self._sigma, self._variances = state["genes"], float(state["sigma"]), state["variances"]
-        self._path_sigma, self._path = state["path_sigma"], state["path"]
+        self._path_sigma, self._path, self._deviations = state["path_sigma"], state["path"], state["deviations"]
+        self._scales = self._layout.scales(self._deviations)
 
 
 def _effective(weights: Tensor) -> float:

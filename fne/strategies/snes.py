@@ -8,6 +8,7 @@ Deviations
 - Samples are `philox.noise`, whole numbers with almost the moments of a normal distribution: any device can rebuild
   them from their address, and their weighted sums have the same bits in any order.
 - Candidates of equal fitness, those whose loss is not finite among them, share their utilities.
+- With `wire=lineage` nodes repeat the step from what the server decided, which alone ranks; the same bits at both ends.
 - Beyond the paper: `eta_final`, a schedule of the centre's learning rate; 1, the default, is the paper's constant.
 - Generations are evaluated on other nodes and samples each, so the fitness is noisy; more candidates than the paper's
   formula (`population=0`) average it out.
@@ -89,6 +90,7 @@ class _SNES:
         self.genes = task.layout.flatten(task.new_model(derive_seed(seed, "global")))
         size = len(self.genes)
         self.population = usual_population(population, size)
+        self._layout, self._deviations = task.layout, task.layout.deviations()
         self._scales = task.layout.scales()
         self._noise = Perturbations(seed, self.population, size)
         self._sigma = torch.full((size,), sigma, dtype=torch.float64)
@@ -112,7 +114,8 @@ class _SNES:
         return {"sigma": float(self._sigma.mean())}
 
     def state_dict(self) -> dict[str, Tensor]:
-        return {"genes": self.genes, "sigma": self._sigma}
+        return {"genes": self.genes, "sigma": self._sigma, "deviations": self._deviations}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        self.genes, self._sigma = state["genes"], state["sigma"]
+        self.genes, self._sigma, self._deviations = state["genes"], state["sigma"], state["deviations"]
+        self._scales = self._layout.scales(self._deviations)

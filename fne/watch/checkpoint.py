@@ -10,7 +10,7 @@ from fne.errors import CheckpointError
 from fne.files import read_torch, torch_bytes, write_atomically
 from fne.types import Engine, Metrics, Round, Strategy
 
-FORMAT = 1
+FORMAT = 2
 NAME = "checkpoint.pt"
 
 
