@@ -2,30 +2,33 @@
 
     python benchmarks/equal.py runs/bench/mnist/fne_cnn runs/bench/mnist/fedavg_cnn --seeds 0-2
 
-Equal rounds: both at the last round of the shorter run. Equal bytes: both when all nodes' traffic, down and up, has
-come up to the total of the cheaper run; "best so far" is what early stopping on validation would have kept by then.
-Pairs of runs of one seed, means ± sample standard deviations over the seeds. With a thinned history, a kept step stands
-for the thinned ones before it.
+Equal rounds: both at the last round of the shorter run. Equal bytes: both when a node's traffic, down and up, mean over
+all nodes, has come up to that of the cheaper run; "best so far" is what early stopping on validation would have kept by
+then. Pairs of runs of one seed, means ± sample standard deviations over the seeds. Steps that were not validated, or
+that the history does not hold, are passed over.
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from fne.watch.history import read_history
+from fne.watch.history import bytes_so_far, read_history
 from fne.watch.report import human_bytes
 
 
-def with_totals(folder: Path) -> list[dict[str, Any]]:
-    """Return the history with `total`, the bytes so far, and `best`, the best validation accuracy so far."""
-    total, before, best, lines = 0, 0, 0.0, read_history(folder)
+def validated(folder: Path) -> list[dict[str, Any]]:
+    """Return the validated steps with `total`, the bytes a node so far, and `best`, the best accuracy so far."""
+    lines = [line for line in read_history(folder) if line["accuracy_validation"] is not None]
+    best = 0.0
     for line in lines:
-        total += (line["step"] - before) * (line["bytes_down"] + line["bytes_up"])
-        before, best = line["step"], max(best, line["accuracy_validation"])
-        line["total"], line["best"] = total, best
+        best = max(best, line["accuracy_validation"])
+        line["total"], line["best"] = bytes_so_far(line), best
+    if not lines or lines[-1]["total"] is None:
+        sys.exit(f"{folder}: no bytes a node or no validation accuracy in its history; give two federated runs")
     return lines
 
 
@@ -43,14 +46,14 @@ def main() -> None:
     arguments = parser.parse_args()
     first, _, last = arguments.seeds.partition("-")
     seeds = range(int(first), int(last or first) + 1)
-    pairs = [[with_totals(run.with_name(f"{run.name}-s{seed}")) for run in arguments.runs] for seed in seeds]
-    print("| equal | run | rounds | bytes, all nodes | validation | best so far |\n|---|---|---:|---:|---:|---:|")
+    pairs = [[validated(run.with_name(f"{run.name}-s{seed}")) for run in arguments.runs] for seed in seeds]
+    print("| equal | run | rounds | bytes a node | validation | best so far |\n|---|---|---:|---:|---:|---:|")
     for what, key in (("rounds", "round"), ("bytes", "total")):
         for which, run in enumerate(arguments.runs):
             limits = [min(lines[-1][key] for lines in pair) for pair in pairs]
             within = [[x for x in pair[which] if x[key] <= limit] for pair, limit in zip(pairs, limits, strict=True)]
             if not all(within):
-                print(f"| {what} | {run.name} | 0 | more after one kept round | - | - |")
+                print(f"| {what} | {run.name} | 0 | more after the first step validated | - | - |")
                 continue
             at = [lines[-1] for lines in within]
             rounds, spent = mean(line["round"] for line in at), mean(line["total"] for line in at)

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import time
 from collections.abc import Callable
 
 import torch
+from timing import milliseconds
 from torch import Tensor
 
 from fne import registry
@@ -50,17 +50,6 @@ def plain_loop(module: torch.nn.Module, layout: Layout, population: Tensor, x: T
             module(x)
 
 
-def milliseconds(calls: Calls, repeats: int) -> dict[str, float]:
-    """Return the best time of each call, the calls interleaved."""
-    best = dict.fromkeys(calls, float("inf"))
-    for _ in range(repeats):
-        for name, call in calls.items():
-            start = time.perf_counter()
-            call()
-            best[name] = min(best[name], (time.perf_counter() - start) * 1e3)
-    return best
-
-
 def evaluator_of(module: torch.nn.Module, path: str, x: Tensor) -> Evaluator:
     """Return an evaluator as a run makes it, but on a path of one's choice."""
     wanted = {"path": path, "chunk": None, "tile": None, "memory": 2 * 10**9}
@@ -87,7 +76,7 @@ def paths(module: torch.nn.Module, layout: Layout, count: int, x: Tensor, draw: 
 def shared_base(module: torch.nn.Module, layout: Layout, count: int, x: Tensor, draw: torch.Generator) -> Calls:
     """Return the model's own form for a population and that for pairs, both on the same individuals."""
     noise = Perturbations(0, count // 2, rank_one.width(layout))(0)
-    pairs = rank_one.RankOne(layout.flatten(module), noise, rank_one.steps(layout, 0.5))
+    pairs = rank_one.RankOne(layout.flatten(module), noise, rank_one.steps(layout, layout.deviations(), 0.5))
     population, evaluator = pairs.materialised(layout), evaluator_of(module, "stacked", x)
     return {
         own_form(module): lambda: evaluator.logits(population, x),

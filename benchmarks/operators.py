@@ -3,21 +3,23 @@
     python benchmarks/operators.py [--json] [--threads 1]
 
 A generation are 50 shallow EEG networks of 40 filters (`variant=braindecode`), evaluated on two nodes' 30 samples each
-by the network's folded form, then selected, crossed and mutated. Each figure is the best of several interleaved
-repetitions, so that another program on the machine hits all of them alike.
+by the network's folded form, then selected, crossed and mutated. With `wire=lineage` server and worker both cross and
+mutate, and both take the digest of what they made; here they are one process, as in the engine `local`. Each figure is
+the best of several interleaved repetitions, so that another program on the machine hits all of them alike.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import get_args
 
 import torch
+from timing import milliseconds
 
 from fne import registry
+from fne.evolution import lineage
 from fne.evolution.evaluate import Evaluator, resolve_plan
 from fne.evolution.genome import Layout
 from fne.evolution.population import Crossover, Mutation, Population, Variation
@@ -25,17 +27,6 @@ from fne.randomness import generator, seeded_initialisation
 from fne.types import Samples
 
 INDIVIDUALS, NODES, SAMPLES, SHAPE = 50, 2, 30, (64, 256)
-
-
-def milliseconds(calls: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, float]:
-    """Return the best time of each call, the calls interleaved."""
-    best = dict.fromkeys(calls, float("inf"))
-    for _ in range(repeats):
-        for name, call in calls.items():
-            start = time.perf_counter()
-            call()
-            best[name] = min(best[name], (time.perf_counter() - start) * 1e3)
-    return best
 
 
 def main() -> None:
@@ -57,35 +48,49 @@ def main() -> None:
     wanted = {"path": "stacked", "chunk": None, "tile": None, "memory": 2 * 10**9}
     evaluator = Evaluator(module, resolve_plan(module, nodes[0].x, wanted, output="softmax"), output="softmax")
     fitness = torch.rand(INDIVIDUALS, generator=draw, dtype=torch.float64)
+    origin = lineage.origin_tensor({"strategy": "fne", "seed": 0, "settings": {}})
 
-    def generation(population: Population) -> None:
+    def tensors(population: Population) -> None:
         population.advance(0, population.decide(0, fitness))
         population.genomes = genomes
 
+    def replayed(population: Population) -> None:
+        decision = population.decide(0, fitness)
+        for _ in ("server", "worker"):
+            population.advance(0, decision)
+            lineage.digest(origin, population.state_dict())
+            population.genomes = genomes
+
+    wires = {"tensors": tensors, "lineage": replayed}
+    kinds = [(mutation, "kernelwise") for mutation in get_args(Mutation)]
+    kinds += [("multiply", crossover) for crossover in get_args(Crossover) if crossover != "kernelwise"]
     calls: dict[str, Callable[[], object]] = {
         "evaluation": lambda: [evaluator.sample_losses(genomes, samples, "nmse") for samples in nodes]
     }
-    kinds = [(mutation, "kernelwise") for mutation in get_args(Mutation)]
-    kinds += [("multiply", crossover) for crossover in get_args(Crossover) if crossover != "kernelwise"]
     for mutation, crossover in kinds:
         population = Population(layout, genomes, Variation(mutation=mutation, crossover=crossover), seed=0)
-        calls[f"{mutation} | {crossover}"] = lambda population=population: generation(population)
+        for wire, make in wires.items():
+            calls[f"{mutation} | {crossover} | {wire}"] = lambda make=make, population=population: make(population)
     best = milliseconds(calls, arguments.repeats)
     evaluation = best.pop("evaluation")
     if not arguments.json:
         print(
             f"{INDIVIDUALS} individuals of {layout.size:,} genes, {NODES} x {SAMPLES} samples, evaluation "
             f"{evaluation:.0f} ms, {arguments.threads} thread(s)\n\n"
-            "| mutation | crossover | ms a generation | share of a generation |\n|---|---|---|---|"
+            f"| mutation | crossover |{''.join(f' {wire}: ms | share of a generation |' for wire in wires)}\n"
+            "|---|---|---:|---:|---:|---:|"
         )
-    for name, spent in best.items():
-        share = spent / (spent + evaluation)
-        if arguments.json:
-            mutation, crossover = name.split(" | ")
-            figures = {"ms": round(spent, 1), "ms_evaluation": round(evaluation, 1), "share": round(share, 3)}
-            print(json.dumps({"mutation": mutation, "crossover": crossover, **figures, "threads": arguments.threads}))
-        else:
-            print(f"| {name} | {spent:.1f} | {share:.1%} |")
+    for mutation, crossover in kinds:
+        spent = {wire: best[f"{mutation} | {crossover} | {wire}"] for wire in wires}
+        share = {wire: ms / (ms + evaluation) for wire, ms in spent.items()}
+        if not arguments.json:
+            cells = "".join(f" {spent[wire]:.1f} | {share[wire]:.1%} |" for wire in wires)
+            print(f"| {mutation} | {crossover} |{cells}")
+            continue
+        line = {"mutation": mutation, "crossover": crossover, "ms_evaluation": round(evaluation, 1)}
+        for wire in wires:
+            line |= {f"ms_{wire}": round(spent[wire], 1), f"share_{wire}": round(share[wire], 3)}
+        print(json.dumps({**line, "threads": arguments.threads}))
 
 
 if __name__ == "__main__":

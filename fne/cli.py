@@ -35,7 +35,7 @@ Out = Annotated[Optional[Path], typer.Option("--out", help="Run folder (default 
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")]
 Seeds = Annotated[str, typer.Option("--seeds", help="Seeds to run, such as 0-4 or 0,3,7 (default: the config's).")]
 Folds = Annotated[str, typer.Option("--folds", help="Folds to run, such as 0-4 (sets data.fold), each with each seed.")]
-Bytes = Annotated[bool, typer.Option("--bytes", help="Print a second table: bytes a node over the run.")]
+Bytes = Annotated[bool, typer.Option("--bytes/--no-bytes", help="Print a second table: bytes a node over the run.")]
 Words = Annotated[Optional[list[str]], typer.Argument(help="CONFIG (a file or a bundled name) and KEY=VALUE ...")]  # noqa: UP045
 
 
@@ -100,7 +100,7 @@ def train(
     ] = None,
     seeds: Seeds = "",
     folds: Folds = "",
-    bytes_: Bytes = False,
+    bytes_: Bytes = True,
     quiet: Quiet = False,
 ) -> None:
     """Run a config: fne train CONFIG [strategy.population=64 ...]."""
@@ -137,7 +137,7 @@ def compare(
     out: Annotated[Optional[Path], typer.Option("--out", help="Folder for the run folders (default runs).")] = None,  # noqa: UP045
     seeds: Seeds = "",
     folds: Folds = "",
-    bytes_: Bytes = False,
+    bytes_: Bytes = True,
     quiet: Quiet = False,
 ) -> None:
     """Run several configs on one partition and print one table; without arguments, the quick comparison."""
@@ -171,7 +171,7 @@ def report(
     folders: Annotated[list[Path], typer.Argument(help="Run folders.")],
     curves: Annotated[Optional[Path], typer.Option(help="Write the runs' curves to this PNG.")] = None,  # noqa: UP045
     x: Annotated[Literal["step", "bytes", "evaluations"], typer.Option(help="The curves' horizontal axis.")] = "step",
-    bytes_: Bytes = False,
+    bytes_: Bytes = True,
     markdown: Annotated[bool, typer.Option(help="Print as Markdown.")] = False,
 ) -> None:
     """Print one table of finished runs; seeds and folds of one config become mean ± standard deviation."""
@@ -181,7 +181,7 @@ def report(
     summaries = reports.grouped([reports.read_summary(folder) for folder in folders])
     if markdown:
         print(reports.markdown_table(summaries))
-        if bytes_:
+        if bytes_ and reports.federated(summaries):
             print(reports.markdown_bytes(summaries))
     else:
         _tables(summaries, bytes_)
@@ -314,12 +314,12 @@ def _console() -> Console:
 
 
 def _tables(summaries: Sequence[dict[str, Any]], bytes_: bool) -> None:
-    """Print the table of runs or groups, and below it that of their bytes if asked for."""
+    """Print the table of runs or groups, and below it that of the federated ones' bytes unless it is not wanted."""
     from fne.watch import report as reports
 
     console = _console()
     console.print(reports.comparison_table(summaries))
-    if bytes_:
+    if bytes_ and reports.federated(summaries):
         console.print()
         console.print(reports.bytes_table(summaries))
 

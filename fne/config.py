@@ -109,9 +109,7 @@ class _Own(_Section):
     secure: Annotated[Literal[False], Key("secure sums", allowed=_INSECURE)] = False
     wire: Annotated[
         Literal["tensors", "lineage", "auto"],
-        Key(
-            "of candidates whole models are sent, or the decisions from which nodes make them; auto: these if it can be"
-        ),
+        Key("of candidates whole models are sent, or decisions from which nodes make them; auto: these if it can be"),
     ] = "tensors"
     plugins: Annotated[tuple[str, ...], Key("Python files that register things of one's own")] = ()
 
@@ -240,9 +238,8 @@ class _Reader:
             self.override(tree, text)
         self.load_plugins(tree.get("plugins"))
         part = {key: self.section(tree.pop(key, None), key) for key in _SECTIONS}
-        engine, partition = {"name": "local"}, {"name": "iid"}
-        engine |= part["engine"]
-        partition |= self.section(part["data"].pop("partition", None), "data.partition")
+        engine = {"name": "local", **part["engine"]}
+        partition = {"name": "iid", **self.section(part["data"].pop("partition", None), "data.partition")}
         nodes = {"nodes": part["data"].pop("nodes", None)}
         name = self.name or f"{part['strategy'].get('name')}_{part['data'].get('name')}"
         name = re.sub(r"[^A-Za-z0-9._-]+", "-", name).lstrip("._-")[:100] or "run"
@@ -308,11 +305,8 @@ class _Reader:
         elif name not in list(known):
             self.wrong(f"{key}.name", choice + nearest(name, known), name)
         else:
-            what = f"{kind} {name!r}"
-            return {
-                "name": name,
-                "settings": self.check(settings_model(known[name]), values, key, what, more),
-            }
+            settings = self.check(settings_model(known[name]), values, key, f"{kind} {name!r}", more)
+            return {"name": name, "settings": settings}
         return {}
 
     def check(

@@ -474,14 +474,14 @@ def test_train_prints_table_folder_and_tensorboard(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prints: Any
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    text = prints("train", *SHORT, "--seeds", "0-1", "--bytes")
+    text = prints("train", *SHORT, "--seeds", "0-1", "wire=tensors")
     assert re.search(r"bytes a node over the run *\n(.*\n)+?fne_toy .* kB .* 0 B +0 .* B", text)
     assert re.search(r"fne_toy +fne +\d+\.\d ± \d+\.\d %", text), "two seeds are one row"
     assert "run folder: runs/fne_toy-s0\nrun folder: runs/fne_toy-s1\n" in text
     assert "tensorboard --logdir runs\n" in text
     seeds = [read_summary_file(Path("runs") / f"fne_toy-s{seed}")["seed"] for seed in (0, 1)]
     assert seeds == [0, 1]
-    text = prints("train", *SHORT)
+    text = prints("train", *SHORT, "--no-bytes")
     assert "bytes a node" not in text
     assert "run folder: runs/fne_toy-s0-2\n" in text, "a taken name gets a number"
     text = prints("train", "fne_toy", *QUIET, "--stop-after", "2", "--out", "[b]")
@@ -495,8 +495,7 @@ def test_compare_prints_one_table(tmp_path: Path, prints: Any, fails: Any) -> No
         "data: {name: toy, nodes: 6}\nmodel: logistic\nstrategy: {name: fedavg, rounds: 2}\n"
     )
     both = ("fne_toy", str(tmp_path / "avg.yaml"))
-    text = prints("compare", *both, "strategy.rounds=2", *QUIET, "--out", str(tmp_path / "runs"), "--seeds", "0-1",
-                  "--bytes")  # fmt: skip
+    text = prints("compare", *both, "strategy.rounds=2", *QUIET, "--out", str(tmp_path / "runs"), "--seeds", "0-1")
     assert text.count("evalu-") == text.count("looked at once") == text.count("bytes a node") == 1
     assert len(re.findall(r"^fne_toy .*\n^avg ", text, re.MULTILINE)) == 2, "in each table"
     runs = sorted(path.name for path in (tmp_path / "runs").iterdir())
@@ -525,11 +524,12 @@ def test_report(tmp_path: Path, prints: Any, fails: Any) -> None:
     with Image.open(picture) as image:
         assert image.format == "PNG"
         assert min(image.size) > 300
-    assert (
-        prints("report", folders[0], "--markdown").strip() == markdown_table([read_summary(Path(folders[0]))]).strip()
-    )
     first, second = (table([read_summary(Path(folders[0]))]) for table in (markdown_table, markdown_bytes))
-    assert prints("report", folders[0], "--markdown", "--bytes") == f"{first}\n{second}\n"
+    assert prints("report", folders[0], "--markdown") == f"{first}\n{second}\n"
+    assert prints("report", folders[0], "--markdown", "--no-bytes") == f"{first}\n"
+    pooled = str(tmp_path / "pooled")
+    assert "bytes a node" not in prints("train", *SHORT, "strategy=centralised", "strategy.rounds=1", "--out", pooled)
+    assert prints("report", pooled, "--markdown") == f"{markdown_table([read_summary(Path(pooled))])}\n"
     prints("train", *SHORT, "--out", str(tmp_path / "part"), "--stop-after", "1")
     assert "has not finished" in fails("report", str(tmp_path / "part"))
 
@@ -727,7 +727,12 @@ def test_the_bytes_of_a_method_that_is_not_federated_are_null(tmp_path: Path) ->
 
 @pytest.mark.parametrize(
     "words",
-    [(), ("wire=lineage",), ("strategy=es", "strategy.population=8", "wire=lineage"), ("strategy=fedavg",)],
+    [
+        ("wire=tensors",),
+        ("wire=lineage",),
+        ("strategy=es", "strategy.population=8", "wire=lineage"),
+        ("strategy=fedavg",),
+    ],
     ids=" ".join,
 )
 def test_bytes_of_a_run_are_the_sums_of_its_steps(words: tuple[str, ...], tmp_path: Path) -> None:
@@ -749,7 +754,7 @@ def test_bytes_of_a_run_are_the_sums_of_its_steps(words: tuple[str, ...], tmp_pa
     ("arguments", "command"),
     [
         ("", "compare"), ("--seeds 0-2", "compare"), ("-q --seeds 0-2 --out x", "compare"), ("--seeds=0-2", "compare"),
-        ("--bytes", "compare"), ("fne_toy --bytes", "train"),
+        ("--no-bytes", "compare"), ("fne_toy --no-bytes", "train"),
         ("strategy.rounds=3", "compare"), ("strategy.rounds=3 --seeds 0", "compare"),
         ("fne_toy", "train"), ("fne_toy strategy.rounds=3", "train"), ("--seeds 0-2 fne_toy", "train"),
         ("-q fne_toy", "train"), ("--resume runs/x", "train"), ("--resume=runs/x -q", "train"),
@@ -812,6 +817,20 @@ def test_target_ends_a_run(tmp_path: Path) -> None:
     assert ended["steps"] == first < whole["steps"] == 30
     assert ended["finished"]
     assert ended["accuracy_last"] >= target
+
+
+def test_target_and_curves_of_a_method_that_validates_now_and_then(tmp_path: Path, prints: Any) -> None:
+    words = ("fne_toy", "strategy=es", "strategy.rounds=10", "strategy.validate_every=4", *QUIET)
+    whole, ended = tmp_path / "whole", tmp_path / "ended"
+    prints("train", *words, "--out", str(whole))
+    assert [line["step"] for line in read_history(whole) if line["accuracy_validation"] is not None] == [4, 8, 10]
+    assert fne.train(words[0], [*words[1:4], "watch.target=0"], out=ended)["steps"] == 4, "the first that is validated"
+    for x in ("step", "bytes"):
+        picture = tmp_path / f"{x}.png"
+        prints("report", str(whole), str(ended), "--curves", str(picture), "--x", x)
+        with Image.open(picture) as image:
+            colours = {colour for _, colour in image.convert("RGB").getcolors(2**24)}
+        assert (31, 119, 180) in colours, "the first run's line"
 
 
 def test_champions(tmp_path: Path) -> None:

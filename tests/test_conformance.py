@@ -206,7 +206,9 @@ def test_model_gives_the_same_for_pairs_around_one_centre(name: str, count: int)
     """As for the individuals one by one: of one pair, an odd number of them, and in chunks that do not divide."""
     module, x = make(name)
     layout = Layout(module)
-    pairs = RankOne(layout.flatten(module), Perturbations(0, count, width(layout))(0), steps(layout, layout.deviations(), 0.5))
+    pairs = RankOne(
+        layout.flatten(module), Perturbations(0, count, width(layout))(0), steps(layout, layout.deviations(), 0.5)
+    )
     output = getattr(module, "output", "softmax")
     expected = Evaluator(module, Plan("loop", 16, 64), output=output).logits(pairs.materialised(layout), x)
     for plan in (Plan("stacked", 16, 64), Plan("stacked", 5, 3)):

@@ -252,7 +252,9 @@ def test_joined_tiles_equal_tiles_per_node(sizes: tuple[int, ...], joined: bool)
 def pairs_around(module: nn.Module, count: int) -> RankOne:
     """Return `count` antithetic pairs of rank one around the module's own weights."""
     layout = Layout(module)
-    return RankOne(layout.flatten(module), Perturbations(0, count, width(layout))(0), steps(layout, layout.deviations(), 0.5))
+    return RankOne(
+        layout.flatten(module), Perturbations(0, count, width(layout))(0), steps(layout, layout.deviations(), 0.5)
+    )
 
 
 class Paired(Stacked):

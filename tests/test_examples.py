@@ -109,7 +109,8 @@ def test_a_command_in_the_docs_exists_and_its_settings_are_right(page: Path, wor
     rest = words[1:]
     while hasattr(group, "commands"):
         group, rest = group.commands[rest[0]], rest[1:]
-    flags = {flag: option.is_flag for option in group.params for flag in option.opts if flag.startswith("-")}
+    named = [(flag, option) for option in group.params for flag in (*option.opts, *option.secondary_opts)]
+    flags = {flag: option.is_flag for flag, option in named if flag.startswith("-")}
     plain, options = [], {}
     while rest:
         word, *rest = rest
@@ -140,6 +141,11 @@ def test_a_benchmark_in_the_docs_exists_and_its_cells_are_configs() -> None:
     for cell in (cell for group in groups.values() for cell in group.values()):
         config, *overrides = cell.split()
         load_config(config, overrides)
+
+
+@pytest.mark.parametrize("name", ["evaluate", "operators"])
+def test_a_benchmark_finds_its_timing_from_anywhere(name: str, tmp_path: Path) -> None:
+    assert "--repeats" in run([str(ROOT / "benchmarks" / f"{name}.py"), "--help"], tmp_path)
 
 
 @pytest.mark.parametrize("page", TEXTS, ids=lambda page: page.stem)
@@ -264,6 +270,17 @@ def test_bytes_are_as_the_formulas_in_the_docs(strategy: list[str], down: float,
     summary = fne.train("fne_toy", [*strategy, "strategy.rounds=3", "wire=tensors"], out=tmp_path / "run")
     assert summary["payload_down_per_node"] == pytest.approx(down * 3 * 2 / 6)
     assert summary["payload_up_per_node"] == pytest.approx(up * 3 * 2 / 6)
+
+
+def test_bytes_of_decisions_are_at_most_as_the_docs_say(tmp_path: Path) -> None:
+    rounds, decision = 40, 2 * 20 + 8  # P = 20; two of six nodes take part
+    words = ["strategy.subset_size=2", f"strategy.rounds={rounds}"]
+    summary = fne.train("fne_toy", [*words, "wire=lineage"], out=tmp_path / "run")
+    settings = load_config("fne_toy", words).strategy.settings
+    origin = json.dumps({"strategy": "fne", "seed": 0, "settings": settings}, separators=(",", ":"))
+    most = (rounds - 1) * decision + rounds * 8 * 2 / 6 + len(origin)
+    assert 0.8 * most < summary["payload_down_per_node"] <= most
+    assert summary["snapshots"] == 0
 
 
 # ------------------------------------------------------------------------------------------------ links

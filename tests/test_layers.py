@@ -102,6 +102,11 @@ MODULES = modules()
 
 
 @pytest.mark.parametrize("module", MODULES)
+def test_no_module_is_long(module: str) -> None:
+    assert len(MODULES[module].read_text().splitlines()) <= 350, "split it, or say it in fewer words"
+
+
+@pytest.mark.parametrize("module", MODULES)
 def test_imports_run_downward(module: str) -> None:
     path = MODULES[module]
     assert layer(module) is not None, f"{module} is in no layer; give it one in tests/test_layers.py"

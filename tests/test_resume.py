@@ -133,7 +133,7 @@ def test_nodes_keep_their_optimizer_over_a_stop(tmp_path: Path) -> None:
     settings, folder = config("centralised, adadelta"), tmp_path / "run"
     train(settings, out=folder, stop_after=6)
     memory = read_torch(folder / "nodes" / "step-000000006.pt")
-    steps = [value for name, value in memory["all"].items() if name.endswith(".step")]
+    steps = [value for name, value in memory["nodes"]["all"].items() if name.endswith(".step")]
     assert steps, "AdaDelta counts its steps"
     assert all(int(value) == 6 * 7 for value in steps), "6 epochs of ceil(400 / 64) batches"
     train(None, resume=folder)

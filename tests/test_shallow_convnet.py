@@ -256,7 +256,9 @@ def test_pairs_equal_one_by_one(
     settings = {**geometry, "variant": variant, "activation": activation}
     model, x = network((5, 76), 3, **settings), recordings(samples, 5, 76)
     layout = Layout(model)
-    candidates = RankOne(layout.flatten(model), Perturbations(0, pairs, width(layout))(0), steps(layout, layout.deviations(), 0.5))
+    candidates = RankOne(
+        layout.flatten(model), Perturbations(0, pairs, width(layout))(0), steps(layout, layout.deviations(), 0.5)
+    )
     genes = layout.unflatten(candidates.materialised(layout))
     expected = torch.stack([plain(model, {k: v[p] for k, v in genes.items()}, x, settings) for p in range(2 * pairs)])
     parameters, factors = candidates.pairs(layout, slice(0, pairs))
@@ -279,7 +281,9 @@ def test_the_published_size(monkeypatch: pytest.MonkeyPatch) -> None:
             logits = model.forward_population(layout.unflatten(genomes), x)
             torch.testing.assert_close(logits, expected, rtol=1e-5, atol=1e-5)
 
-            candidates = RankOne(layout.flatten(model), Perturbations(0, 3, width(layout))(0), steps(layout, layout.deviations(), 0.5))
+            candidates = RankOne(
+                layout.flatten(model), Perturbations(0, 3, width(layout))(0), steps(layout, layout.deviations(), 0.5)
+            )
             expected_pairs = model.forward_population(layout.unflatten(candidates.materialised(layout)), x)
             logits = model.forward_rank_one(*candidates.pairs(layout, slice(0, 3)), x)
             torch.testing.assert_close(logits, expected_pairs, rtol=1e-5, atol=1e-5)

@@ -52,7 +52,8 @@ def metrics(step: int, **more: Any) -> dict[str, Any]:
         "seconds": 0.5, "round": step, "evaluations": 10 * step, "loss_best": 1 / step, "loss_mean": 2 / step,
         "loss_worst": math.inf, "accuracy_validation": 1 - 1 / (step + 1), "nonfinite": 1, "multiplier": 1.5,
         "step": step, "failures": {}, "bytes_down": 100, "bytes_up": 20, "bytes_down_max": 60,
-        "bytes_up_max": 12, "per_node": {"b": {"n": 3.0}, "a": {"n": 4.0}},
+        "bytes_up_max": 12, "bytes_down_per_node": 50.0 * step,
+        "bytes_up_per_node": 10.0 * step, "per_node": {"b": {"n": 3.0}, "a": {"n": 4.0}},
         "_fitness": torch.tensor([1 / step, 2 / step, math.inf]), **more,
     }  # fmt: skip
 
@@ -80,7 +81,8 @@ def test_a_line_is_compact_json_in_fixed_order_without_underscores() -> None:
     assert line == (
         '{"step":3,"round":3,"evaluations":30,"loss_best":0.3333333333333333,"loss_mean":0.6666666666666666,'
         '"loss_worst":null,"accuracy_validation":0.75,"nonfinite":1,"failures":{},"bytes_down":100,'
-        '"bytes_up":20,"bytes_down_max":60,"bytes_up_max":12,"seconds":0.5,"alpha":[1.0,null],"empty":null,'
+        '"bytes_up":20,"bytes_down_max":60,"bytes_up_max":12,"bytes_down_per_node":150.0,"bytes_up_per_node":30.0,'
+        '"seconds":0.5,"alpha":[1.0,null],"empty":null,'
         '"flag":true,"multiplier":1.5,"zeta":0.5,"per_node":{"a":{"n":4.0},"b":{"n":3.0}}}'
     )
 
@@ -254,6 +256,7 @@ SO_FAR = {
     "catch_up_per_node": [0, 112.5, 115], "catch_up_per_node_max": [0, 450, 457],
 }  # fmt: skip
 """Means over four and maxima, added up by hand."""
+SNAPSHOTS = [0, 1, 3]
 
 
 class Sends:
@@ -293,16 +296,18 @@ def test_bytes_of_a_node_over_the_run_are_those_of_the_summary(tmp_path: Path) -
     with History(tmp_path, 1) as history, TensorBoard(tmp_path, "", 1) as board:
         sent(totals, history, board)
     lines, read = read_history(tmp_path), events(tmp_path)
-    for name, values in {**STEPS, **SO_FAR}.items():
+    expected = {**STEPS, **SO_FAR, "snapshots_total": SNAPSHOTS}
+    for name, values in expected.items():
         assert [line[name] for line in lines] == values, name
-    assert list(lines[0])[-2 - len(SO_FAR) :] == [*SO_FAR, "seconds", "per_node"]
+    assert list(lines[0])[-3 - len(SO_FAR) :] == [*SO_FAR, "snapshots_total", "seconds", "per_node"]
     summary = totals.summary(4)
     assert {name: lines[-1][name] for name in SO_FAR} == {name: summary[name] for name in SO_FAR}
     assert summary["snapshots"] == 3
-    shown = {f"traffic/{name}" for name in (*SO_FAR, "bytes_down", "bytes_up", "payload_down", "payload_up")}
+    steps = ("bytes_down", "bytes_up", "payload_down", "payload_up")
+    shown = {f"traffic/{name}" for name in (*SO_FAR, "snapshots_total", *steps)}
     assert {tag for tag in read.Tags()["scalars"] if tag.startswith(("traffic/", "method/"))} == shown
     for tag in shown:
-        values = {**STEPS, **SO_FAR}[tag.removeprefix("traffic/")]
+        values = expected[tag.removeprefix("traffic/")]
         assert [(event.step, event.value) for event in read.Scalars(tag)] == list(enumerate(values, 1)), tag
 
 
@@ -322,10 +327,9 @@ def test_bytes_over_the_run_outlive_a_stop_and_thinning(stop: int, every: int, t
     kept_steps = [step for step in (1, 2, 3) if step in (1, 3) or step % every == 0]
     lines = read_history(tmp_path / "parts")
     assert [line["step"] for line in lines] == kept_steps
-    for name, values in SO_FAR.items():
+    for name, values in {**SO_FAR, "snapshots_total": SNAPSHOTS}.items():
         assert [line[name] for line in lines] == [values[step - 1] for step in kept_steps], name
-        assert after.summary(4)[name] == values[-1]
-    assert after.summary(4)["snapshots"] == 3
+        assert after.summary(4)[name.removesuffix("_total")] == values[-1]
 
 
 def test_bytes_over_the_run_are_null_where_the_method_is_not_federated(tmp_path: Path) -> None:
@@ -356,6 +360,7 @@ def test_tensorboard_reads_back_what_was_written(tmp_path: Path) -> None:
     assert set(read.Tags()["scalars"]) == {
         "fitness/best", "fitness/mean", "validation/accuracy", "population/nonfinite",
         "population/multiplier", "traffic/bytes_down", "traffic/bytes_up",
+        "traffic/bytes_down_per_node", "traffic/bytes_up_per_node",
         "time/seconds", "time/round", "time/evaluations", "nodes/failures",
     }  # fmt: skip
     best = read.Scalars("fitness/best")
@@ -468,6 +473,15 @@ def test_pace_and_time_left_count_from_where_the_run_was_resumed() -> None:
     assert progress.figures(1010.0) == "1 rounds/s"
 
 
+def test_the_last_validation_stays_on_show() -> None:
+    progress = Progress("run", 10, console=Console(file=io.StringIO()))
+    shown = []
+    for step, accuracy in enumerate((None, 0.5, None, None, 0.75, math.nan, None), 1):
+        progress(SimpleNamespace(), ROUND, {"step": step, "accuracy_validation": accuracy})
+        shown.append(progress.figures(progress._begun))
+    assert shown == ["", *["validation 50.0 %"] * 3, *["validation 75.0 %"] * 3]
+
+
 def test_updates_are_throttled(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(float(second) for second in range(1000))
     monkeypatch.setattr("fne.watch.progress.time.monotonic", lambda: next(clock))
@@ -496,12 +510,15 @@ SUMMARY = {
 }  # fmt: skip
 
 
-def run_folder(parent: Path, folder: str, steps: int = 5, every: int = 1, **fields: Any) -> Path:
-    """Write a finished run."""
+def run_folder(
+    parent: Path, folder: str, steps: int = 5, every: int = 1, changed: Any = lambda step: {}, **fields: Any
+) -> Path:
+    """Write a finished run; `changed(step)` are metrics of its own."""
     path = parent / folder
     path.mkdir()
     with History(path, every) as history:
-        feed(history, range(1, steps + 1), steps)
+        for step in range(1, steps + 1):
+            history(SimpleNamespace(done=step == steps), ROUND, metrics(step, **changed(step)))
     (path / "summary.json").write_text(json.dumps({**SUMMARY, **fields}))
     return path
 
@@ -758,13 +775,65 @@ def test_curves_put_the_right_numbers_on_the_axes(tmp_path: Path, monkeypatch: p
     for x in ("step", "evaluations", "bytes"):
         curves([folder], tmp_path / "x.png", x=x, y="loss_best")
     data = [figure.axes[0].lines[0].get_xdata().tolist() for figure in drawn]
-    assert data == [[1, 3, 6, 8], [10, 30, 60, 80], [120, 360, 720, 960]]
+    assert data == [[1, 3, 6, 8], [10, 30, 60, 80], [60, 180, 360, 480]]
+    assert drawn[2].axes[0].get_xlabel() == "bytes a node, down and up"
     assert drawn[0].axes[0].lines[0].get_ydata().tolist() == [1, 1 / 3, 1 / 6, 1 / 8]
     assert drawn[0].legends[0].get_texts()[0].get_text() == "fne_mnist (fne; mnist, 4000/500/500)"
     folds = [run_folder(tmp_path, f"s{s}f{f}", **folded(s, f)) for s in (0, 1) for f in (0, 1)]
     curves(folds, tmp_path / "x.png")
     texts = [text.get_text() for text in drawn[-1].legends[0].get_texts()]
     assert texts == [f"fne_mnist (fne; eeg, subject, fold {f} of 5)" for f in (0, 1)], "seeds share one"
+
+
+def every_third(step: int) -> dict[str, Any]:
+    """Return what a method reports that validates one step in three."""
+    return {} if step % 3 == 0 else {"accuracy_validation": None}
+
+
+def test_curves_pass_over_what_was_not_validated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = run_folder(tmp_path, "a", steps=300, changed=every_third)
+    curves([folder], tmp_path / "curves.png")
+    assert has_colour(picture(tmp_path / "curves.png"), "#1f77b4"), "no marker on a hundred points: there is a line"
+    drawn: list[Any] = []
+    monkeypatch.setattr("fne.watch.pictures._save", lambda figure, path: drawn.append(figure))
+    curves([folder], tmp_path / "x.png", x="bytes")
+    (line,) = drawn[0].axes[0].lines
+    assert line.get_xdata().tolist() == [60 * step for step in range(3, 301, 3)]
+    assert line.get_ydata().tolist() == [1 - 1 / (step + 1) for step in range(3, 301, 3)]
+
+
+def test_curves_over_bytes_leave_out_what_is_not_federated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pooled = dict.fromkeys(("bytes_down_per_node", "bytes_up_per_node"))
+    folders = [run_folder(tmp_path, "a"), run_folder(tmp_path, "b", changed=lambda step: pooled, name="pooled")]
+    drawn: list[Any] = []
+    monkeypatch.setattr("fne.watch.pictures._save", lambda figure, path: drawn.append(figure))
+    curves(folders, tmp_path / "x.png", x="bytes")
+    assert [text.get_text()[:9] for text in drawn[0].legends[0].get_texts()] == ["fne_mnist"]
+    with pytest.raises(FneError, match=r"over x = 'bytes' \(only federated runs have\); there are"):
+        curves(folders[1:], tmp_path / "x.png", x="bytes")
+
+
+def test_two_methods_at_equal_rounds_and_bytes(tmp_path: Path) -> None:
+    def dear(step: int) -> dict[str, Any]:  # 100 bytes a step
+        accuracy = [0.5, 0.9, 0.6, 0.7, 0.6, 0.65][step - 1]
+        return {"bytes_down_per_node": 75 * step, "bytes_up_per_node": 25 * step, "accuracy_validation": accuracy}
+
+    run_folder(tmp_path, "a-s3", steps=9, changed=every_third)  # 60 bytes a step; validated: 75 %, 6/7, 90 %
+    run_folder(tmp_path, "b-s3", steps=6, changed=dear)
+    run_folder(tmp_path, "c-s3", changed=lambda step: {"bytes_down_per_node": None})
+    command = [sys.executable, str(Path(__file__).parents[1] / "benchmarks" / "equal.py"), "--seeds", "3"]
+    done = subprocess.run([*command, "a", "b"], cwd=tmp_path, check=True, capture_output=True, text=True, timeout=60)
+    assert done.stdout.splitlines() == [
+        "| equal | run | rounds | bytes a node | validation | best so far |",
+        "|---|---|---:|---:|---:|---:|",
+        "| rounds | a | 6 | 360 B | 85.7 % | 85.7 % |",
+        "| rounds | b | 6 | 600 B | 65.0 % | 90.0 % |",
+        "| bytes | a | 9 | 540 B | 90.0 % | 90.0 % |",
+        "| bytes | b | 5 | 500 B | 60.0 % | 90.0 % |",
+    ]
+    done = subprocess.run([*command, "a", "c"], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "c-s3: no bytes a node" in done.stderr
 
 
 def test_curves_without_numbers_say_what_there_is(tmp_path: Path) -> None:

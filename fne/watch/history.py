@@ -25,7 +25,7 @@ _FIRST = (
     "payload_down", "payload_up", "payload_down_max", "payload_up_max", "catch_up", "snapshots",
     "bytes_down_per_node", "bytes_down_per_node_max", "bytes_up_per_node", "bytes_up_per_node_max",
     "payload_down_per_node", "payload_down_per_node_max", "payload_up_per_node", "payload_up_per_node_max",
-    "catch_up_per_node", "catch_up_per_node_max", "seconds",
+    "catch_up_per_node", "catch_up_per_node_max", "snapshots_total", "seconds",
 )  # fmt: skip
 _REMEDY = "make room or mend the folder, then go on from the last checkpoint (--resume)"
 _JSON = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
@@ -212,3 +212,9 @@ def read_history(folder: Path) -> list[dict[str, Any]]:
             ) from None
         steps.append(step)
     return steps
+
+
+def bytes_so_far(line: Mapping[str, Any]) -> float | None:
+    """Return a node's encoded bytes since the start, down and up, mean over all nodes; `None` if not federated."""
+    down, up = line.get("bytes_down_per_node"), line.get("bytes_up_per_node")
+    return None if down is None or up is None else down + up

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from fne.errors import FneError
-from fne.watch.history import read_history, writing
+from fne.watch.history import bytes_so_far, read_history, writing
 from fne.watch.report import FILE, number, read_summary, split_of
 
 if TYPE_CHECKING:
@@ -24,8 +24,9 @@ def curves(
     """Plot one field of the runs' histories; unfinished runs are marked as such.
 
     Runs of one name and split, such as seeds, share a colour; each fold has its own. The horizontal axis is
-    logarithmic where one run is more than ten times as long as another. Bytes are the running sum over all nodes, down
-    and up; in a thinned history a kept step stands for the thinned ones before it.
+    logarithmic where one run is more than ten times as long as another. Steps without a number, such as those that
+    were not validated, are passed over. Bytes are a node's since the start of the run, down and up, mean over all
+    nodes; runs that are not federated have none and are left out.
 
     Raises:
         FneError: no history, or none of the runs has a number under `y` and `x`.
@@ -42,10 +43,9 @@ def curves(
     for folder in run_folders:
         lines = read_history(folder)
         known.update(key for line in lines for key, value in line.items() if number(value) is not None)
-        xs = _running_bytes(lines) if x == "bytes" else [number(line.get(x)) for line in lines]
-        ys = [number(line.get(y)) for line in lines]
-        points = [(a, math.nan if b is None else b) for a, b in zip(xs, ys, strict=True) if a is not None]
-        if any(not math.isnan(b) for _, b in points):
+        pairs = [(bytes_so_far(line) if x == "bytes" else number(line.get(x)), number(line.get(y))) for line in lines]
+        points = [(a, b) for a, b in pairs if a is not None and b is not None]
+        if points:
             marker = "." if len(points) <= 50 else None
             label = _label(folder)
             colour = colours.get(label, f"C{len(colours)}")
@@ -55,8 +55,9 @@ def curves(
             axes.plot(*zip(*points, strict=True), label=shown, color=colour, marker=marker, linewidth=1.2)
             ends.append(points[-1][0])
     if not axes.lines:
-        raise FneError(f"no run has numbers for y = {y!r} over x = {x!r}; there are: {', '.join(sorted(known))}")
-    axes.set_xlabel("bytes, down and up, all nodes" if x == "bytes" else x)
+        over = f"{x!r}{' (only federated runs have)' if x == 'bytes' else ''}"
+        raise FneError(f"no run has numbers for y = {y!r} over x = {over}; there are: {', '.join(sorted(known))}")
+    axes.set_xlabel("bytes a node, down and up" if x == "bytes" else x)
     axes.set_ylabel({"accuracy_validation": "validation accuracy"}.get(y, y.replace("_", " ")))
     if max(ends) > 10 * min(ends) > 0:
         axes.set_xscale("log")
@@ -67,15 +68,6 @@ def curves(
     axes.grid(alpha=0.3)
     figure.legend(loc="outside lower center", fontsize="small", ncols=1 if len(colours) <= 8 else 2)
     _save(figure, out_png)
-
-
-def _running_bytes(lines: Sequence[dict[str, Any]]) -> list[float | None]:
-    total, before, sums = 0.0, 0, list[float | None]()
-    for line in lines:
-        total += (line["step"] - before) * ((line.get("bytes_down") or 0) + (line.get("bytes_up") or 0))
-        before = line["step"]
-        sums.append(total)
-    return sums
 
 
 def _label(run_folder: Path) -> str:

@@ -49,6 +49,7 @@ class Progress:
         self.loss, self.display_sign, self.quiet = loss, display_sign, quiet
         self.console = console or Console(stderr=True)
         self._last: Metrics = {"step": start}
+        self._validated: float | None = None  # a method may validate one step in so many
         self._bar: Bar | None = None
         self._task = TaskID(0)
         self._begun = time.monotonic()
@@ -80,6 +81,8 @@ class Progress:
     def __call__(self, strategy: Strategy, round_: Round, metrics: Metrics) -> None:
         """Take in a step; what is shown changes at most ten times a second."""
         self._last = metrics
+        if _finite(metrics.get("accuracy_validation")):
+            self._validated = metrics["accuracy_validation"]
         now = time.monotonic()
         if now >= self._next:
             self._next = now + (_EVERY_LINE if self._bar is None else _EVERY)
@@ -95,13 +98,13 @@ class Progress:
         return text
 
     def figures(self, now: float) -> str:
-        """Return the last step's figures and the rounds a second up to `now`."""
+        """Return the last step's figures, the last validation's accuracy and the rounds a second up to `now`."""
         step, metrics = self._last["step"], self._last
         parts = []
         if _finite(metrics.get("loss_best")):
             parts.append(f"{self.loss} {self.display_sign * metrics['loss_best']:.4g}")
-        if _finite(metrics.get("accuracy_validation")):
-            parts.append(f"validation {100 * metrics['accuracy_validation']:.1f} %")
+        if self._validated is not None:
+            parts.append(f"validation {100 * self._validated:.1f} %")
         if _finite(metrics.get("multiplier")):
             parts.append(f"multiplier {metrics['multiplier']:.3g}")
         if step > self.start and now > self._begun:

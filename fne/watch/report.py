@@ -161,6 +161,11 @@ def markdown_table(summaries: Sequence[Summary], *, processor_time: bool = False
     return _markdown(header, [_row(summary, processor_time) for summary in summaries], _DATA + 1)
 
 
+def federated(summaries: Sequence[Summary]) -> list[Summary]:
+    """Return those that have bytes a node."""
+    return [summary for summary in summaries if summary.get("bytes_down_per_node") is not None]
+
+
 def bytes_table(summaries: Sequence[Summary]) -> Table:
     """Return a table of what a node received and sent over the run, a row for each federated run or group."""
     header, rows = _without([], ["run", *_BYTES], _bytes_rows(summaries))
@@ -176,8 +181,8 @@ def _bytes_rows(summaries: Sequence[Summary]) -> list[Row]:
     def show(key: str) -> Callable[[float], str]:
         return _count if key == "snapshots" else human_bytes
 
-    federated = [summary for summary in summaries if summary.get("bytes_down_per_node") is not None]
-    return [[_name(run), *(_cell(run, key, show(key)) for key in _BYTES.values())] for run in federated]
+    runs = federated(summaries)
+    return [[_name(run), *(_cell(run, key, show(key)) for key in _BYTES.values())] for run in runs]
 
 
 def _without(columns: Sequence[int], header: Row, rows: Sequence[Row]) -> tuple[Row, list[Row]]:

@@ -18,7 +18,7 @@ _TRAFFIC = (
     "bytes_down", "bytes_up", "payload_down", "payload_up",
     "bytes_down_per_node", "bytes_up_per_node", "payload_down_per_node", "payload_up_per_node", "catch_up_per_node",
     "bytes_down_per_node_max", "bytes_up_per_node_max", "payload_down_per_node_max", "payload_up_per_node_max",
-    "catch_up_per_node_max",
+    "catch_up_per_node_max", "snapshots_total",
 )  # fmt: skip
 _TAGS = {
     "loss_best": "fitness/best",

@@ -57,6 +57,7 @@ class Totals:
         for name, ledger in self._bytes.items():
             ledger.add(getattr(round_.traffic, _SIZES[name]))
         self._snapshots += round_.traffic.snapshots
+        metrics["snapshots_total"] = self._snapshots
         metrics.update(self._per_node(metrics["_nodes"], federated=not getattr(strategy, "pooled", False)))
         for name in ("round", "evaluations", "accuracy_validation", "loss_best", "loss_validation"):
             self._figures[name] = metrics.get(name)
