@@ -15,9 +15,9 @@ from torch import Tensor
 
 from fne.asking import NodeChoice, fitness_options, mean_losses, sent_buffers
 from fne.errors import RunError, SettingError
+from fne.evolution import shaping
 from fne.evolution.fitness import check_loss
 from fne.evolution.population import cleaned
-from fne.evolution.shaping import unpacked
 from fne.types import Header, LearningTask, Lineage, Metrics, Reply, Request, Result, Round, Tensors
 from fne.validation import Validation
 
@@ -78,10 +78,10 @@ class Evolving:
         subset_size, samples_per_node: who evaluates a generation, and on how many samples (0: all).
         returns: `last` proposed model or `best` on validation.
         validate_every: generations from one validation to the next; the last one is validated besides.
-        uplink: what a node answers: `fitness` (sums of losses, which the engine adds), `ranks` or `sign` (which the
-            server weights by samples; scores are the mean ranks from 0, or for a pair (i, i + P/2) minus and plus its
-            vote in [-1, 1]). A node on which no candidate has a finite loss fails by name with `ranks` and `sign`, and
-            the others go on; with `fitness` its NaNs are in every sum, which ends the run.
+        uplink: what a node answers: `fitness` (sums of losses, which the engine adds), `levels` (the same in a byte
+            each), `ranks` or `sign` (which the server weights by samples; scores are the mean ranks from 0, or for a
+            pair (i, i + P/2) minus and plus its vote in [-1, 1]). A node on which no candidate has a finite loss fails
+            by name, and the others go on, but for `fitness`: there its NaNs are in every sum, which ends the run.
     """
 
     decision: Tensors | None
@@ -128,8 +128,10 @@ class Evolving:
         """Let the method learn from the answers and validate what it arrives at."""
         figures: Metrics = {"loss_best": None, "loss_mean": None, "loss_worst": None}
         if self._uplink == "fitness":
-            (reply,) = round_.replies
-            scores, figures = self._losses(reply)
+            losses, _ = mean_losses(round_.replies, self.lineage.population)
+            scores, figures = self._losses(losses)
+        elif self._uplink == "levels":
+            scores, figures = self._losses(_mean_of_levels(round_.replies))
         else:
             scores = _mean_votes(round_.replies, self.lineage.population)
             figures["nonfinite"] = sum(int(reply.payload["nonfinite"][0]) for reply in round_.replies)
@@ -144,8 +146,7 @@ class Evolving:
             figures |= self._validation(genes, self._buffers, self.step)
         return {"round": self.step, "evaluations": self._evaluations, **figures, **own}
 
-    def _losses(self, reply: Reply) -> tuple[Tensor, Metrics]:
-        losses, _ = mean_losses([reply], len(reply.payload["loss"]))
+    def _losses(self, losses: Tensor) -> tuple[Tensor, Metrics]:
         fitness, nonfinite = cleaned(losses)
         finite = fitness[torch.isfinite(fitness)]
         if not len(finite):
@@ -185,6 +186,12 @@ class Evolving:
         self._validation.load_state_dict(state["validation"])
 
 
+def _mean_of_levels(replies: Sequence[Reply]) -> Tensor:
+    """Return the mean loss over samples, float64 `[P]`."""
+    sums = [shaping.losses_of(reply.payload["levels"], reply.payload["ends"]) for reply in replies]
+    return torch.stack(sums).sum(dim=0) / sum(int(reply.payload["samples"][0]) for reply in replies)
+
+
 def _mean_votes(replies: Sequence[Reply], count: int) -> Tensor:
     """Return the mean over nodes of their ranks or signs, weighted by samples, as scores of `count` candidates."""
     total, samples = torch.zeros(count, dtype=torch.float64), 0.0
@@ -198,6 +205,6 @@ def _mean_votes(replies: Sequence[Reply], count: int) -> Tensor:
 def _votes(reply: Reply, count: int) -> Tensor:
     if "ranks" in reply.payload:
         return reply.payload["ranks"].double() / 2  # sent doubled: ties share the middle of their places
-    first_wins = unpacked(reply.payload["signs"], count // 2)
+    first_wins = shaping.unpacked(reply.payload["signs"], count // 2)
     second = torch.where(first_wins, 1.0, -1.0).double()  # a lower score is better
     return torch.cat([-second, second])

@@ -63,7 +63,10 @@ def ranking_task(
     request: Request,
     *,
     loss: Annotated[Literal["nmse", "mse", "bce", "cross_entropy"], Key("what individuals are ranked by")],
-    answer: Annotated[Literal["ranks", "sign"], Key("each one's rank, or one bit for each pair (i, i + P/2)")],
+    answer: Annotated[
+        Literal["levels", "ranks", "sign"],
+        Key("each one's loss in a byte, each one's rank, or one bit for each pair (i, i + P/2)"),
+    ],
     samples: Annotated[
         int, Key("of a node, drawn anew each step from its public generator; 0: all", unit="samples", ge=0)
     ] = 0,
@@ -72,12 +75,12 @@ def ranking_task(
         Key("of batch normalisation: the model's or the request's, or each individual's on the node's samples"),
     ] = "given",
 ) -> Iterator[Tensors]:
-    """Evaluate a population as `fitness` does, but answer with an order: no loss leaves the node.
+    """Evaluate a population as `fitness` does, but answer shorter; with ranks and signs no loss leaves the node.
 
-    Yields `ranks [P]` (twice the rank from 0, ties in the middle of their places) or `signs`, uint8 `[ceil(P / 16)]` (a
-    bit a pair, 1 where the first is the better one, drawn from the node's public generator where they tie), and
-    `samples [1]`, `nonfinite [1]`; integers in the smallest type that holds them. An individual whose loss is not
-    finite is worse than any other.
+    Yields `levels [P]` and `ends [2]` (see `shaping.levels`; of losses summed over the samples), `ranks [P]` (twice the
+    rank from 0, ties in the middle of their places) or `signs`, uint8 `[ceil(P / 16)]` (a bit a pair, 1 where the first
+    is the better one, drawn from the node's public generator where they tie), and `samples [1]`, `nonfinite [1]`;
+    integers in the smallest type that holds them. An individual whose loss is not finite is worse than any other.
 
     Raises:
         RunError: no individual has a finite loss on the node, whose ranks would mean nothing; or `sign` of an odd `P`.
@@ -95,7 +98,9 @@ def ranking_task(
                 f"all {size} individuals have a non-finite loss on this node; lower what perturbs them "
                 "(strategy.sigma, strategy.lr, strategy.mutation_rate), or scale the data"
             )
-        if answer == "ranks":
+        if answer == "levels":
+            told = dict(zip(("levels", "ends"), shaping.levels(values), strict=True))
+        elif answer == "ranks":
             told = {"ranks": shaping.small_ranks(values)}
         else:
             ties = torch.randint(2, (size // 2,), generator=node.generator(request.header, "ties")).bool()

@@ -274,6 +274,7 @@ def quadratic(size: int, laboratory: Build) -> tuple[SimpleNamespace, Tensor]:
         ("es", {"lr": 0.3, "lr_final": 0.02, "sigma_final": 0.1}, 1e-3),
         ("es", {"optimizer": "sgd", "lr": 5.0, "momentum": 0.5, "lr_final": 0.02, "shape": "utilities"}, 1e-2),
         ("es", {"optimizer": "sgd", "lr": 4.0, "shape": "raw", "sigma": 0.1}, 1e-3),
+        ("es", {"uplink": "levels", "lr_final": 0.02}, 1e-2),
         ("es", {"uplink": "ranks", "lr_final": 0.02}, 1e-2),
         ("es", {"rank": 1, "lr_final": 0.02}, 1e-2),
         ("es", {"uplink": "sign", "lr_final": 0.02}, 5e-2),
@@ -411,7 +412,7 @@ class Rooted(nn.Linear):
 
 
 @pytest.mark.parametrize(
-    ("name", "uplink"), [*((name, "fitness") for name in METHODS), ("es", "ranks"), ("es", "sign")]
+    ("name", "uplink"), [*((name, "fitness") for name in METHODS), ("es", "levels"), ("es", "ranks"), ("es", "sign")]
 )
 def test_what_is_not_finite_is_counted_and_steers_away(
     laboratory: Build, clouds: Clouds, name: str, uplink: str
@@ -425,8 +426,9 @@ def test_what_is_not_finite_is_counted_and_steers_away(
     for _ in range(30):
         request, metrics = step(strategy, lab)
         bad = int((request.common["population"][:, 0] < Rooted.bound).sum())
-        assert metrics["nonfinite"] == bad * (1 if uplink == "fitness" else 3)
-        if uplink == "fitness":
+        told = uplink in ("fitness", "levels")
+        assert metrics["nonfinite"] == bad * (1 if told else 3)
+        if told:
             assert math.isfinite(metrics["loss_worst"])
             assert int(metrics["_fitness"].isinf().sum()) == bad
         broken.append(bad)
@@ -445,6 +447,7 @@ NODE_BROKEN = (
     ("name", "settings", "wanted"),
     [
         *((name, {}, ALL_BROKEN) for name in METHODS),
+        ("es", {"uplink": "levels"}, NODE_BROKEN),
         ("es", {"uplink": "ranks"}, NODE_BROKEN),
         ("es", {"uplink": "sign"}, NODE_BROKEN),
     ],
@@ -462,7 +465,7 @@ def test_where_all_are_broken_the_run_ends_with_advice(
         step(strategy, lab)
 
 
-@pytest.mark.parametrize("uplink", ["fitness", "ranks", "sign"])
+@pytest.mark.parametrize("uplink", ["fitness", "levels", "ranks", "sign"])
 def test_a_node_where_all_are_broken(laboratory: Build, clouds: Clouds, uplink: str) -> None:
     """Where nodes rank it fails by name and the others go on; in a sum of losses its NaNs are everywhere."""
     nodes = clouds(9, 5, 14)
@@ -542,8 +545,11 @@ def test_votes_and_ranks_are_weighted_by_samples(lab: SimpleNamespace) -> None:
 
 @pytest.mark.parametrize(
     ("uplink", "count", "payload"),
-    [("fitness", 40, 4 * 40 + 8), ("ranks", 40, 40 + 2), ("sign", 40, 3 + 2), ("sign", 64, 4 + 2), ("ranks", 300, 602)],
-)
+    [
+        ("fitness", 40, 4 * 40 + 8), ("levels", 40, 40 + 8 + 2), ("ranks", 40, 40 + 2), ("sign", 40, 3 + 2),
+        ("sign", 64, 4 + 2), ("ranks", 300, 602),
+    ],
+)  # fmt: skip
 def test_what_a_node_sends_is_as_short_as_said(lab: SimpleNamespace, uplink: str, count: int, payload: int) -> None:
     strategy = make("es", lab.task, population=count, uplink=uplink, subset_size=3)
     round_ = lab.engine.send(strategy.ask(NODES))
@@ -616,6 +622,7 @@ def test_batch_normalisation(laboratory: Build, clouds: Clouds, policy: Any) -> 
     ("name", "settings"),
     [
         ("es", {"optimizer": "sgd", "momentum": 0.9, "sigma_final": 0.5}),
+        ("es", {"uplink": "levels", "subset_size": 3}),
         ("es", {"uplink": "sign", "subset_size": 3}),
         ("es", {"uplink": "ranks", "subset_size": 2, "samples_per_node": 4}),
         ("es", {"rank": 1, "sigma_final": 0.5}),

@@ -220,3 +220,28 @@ def test_what_cannot_be_ranked_is_said(
     options = {"loss": "nmse", "answer": answer}
     (reply,) = lab.worker.run(Request(Header(0, 0), "ranking", ("n0",), {"population": population}, options=options))
     assert (reply.status, reply.reason) == ("failed", reason)
+
+
+# ------------------------------------------------------------------------------------------------ a byte each
+def test_levels_by_hand() -> None:
+    losses = torch.tensor([2.0, INF, 3.27, 4.54, float("nan"), 2.0049, 2.0051], dtype=torch.float64)
+    told, ends = shaping.levels(losses)
+    assert told.tolist() == [0, 255, 127, 254, 255, 0, 1]
+    assert ends.tolist() == pytest.approx([2.0, 4.54])
+    assert shaping.losses_of(told, ends)[[0, 1, 2, 3]].tolist() == pytest.approx([2.0, INF, 3.27, 4.54])
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 300])
+def test_levels_are_half_a_level_off_at_most_and_keep_the_order(count: int) -> None:
+    losses = 5 + torch.randn(count, generator=torch.Generator().manual_seed(count), dtype=torch.float64)
+    told, ends = shaping.levels(losses)
+    step = float(losses.max() - losses.min()) / 254
+    assert float((shaping.losses_of(told, ends) - losses).abs().max()) <= step / 2 + 1e-6
+    ranked = told[losses.argsort()].int()
+    assert bool((ranked.diff() >= 0).all())
+
+
+def test_equal_losses_are_one_level() -> None:
+    told, ends = shaping.levels(torch.full((4,), 0.25))
+    assert told.tolist() == [0, 0, 0, 0]
+    assert shaping.losses_of(told, ends).tolist() == [0.25] * 4

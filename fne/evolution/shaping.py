@@ -35,6 +35,26 @@ def small(whole: Tensor, largest: int) -> Tensor:
     return whole.to(torch.uint8 if largest < 2**8 else torch.int16 if largest < 2**15 else torch.int32)
 
 
+_LEVELS, _NONE = 254, 255
+
+
+def levels(losses: Tensor) -> tuple[Tensor, Tensor]:
+    """Return losses, float `[P]`, in a byte each: levels uint8 `[P]` between the least and the largest, float32 `[2]`.
+
+    The nearest of 255 evenly spaced levels; 255 stands for a loss that is not finite. One at least is.
+    """
+    finite = torch.isfinite(losses)
+    low, high = losses[finite].min().double(), losses[finite].max().double()
+    scaled = ((losses.double() - low) / (high - low).clamp_min(1e-300) * _LEVELS).round()
+    return torch.where(finite, scaled, _NONE).to(torch.uint8), torch.stack([low, high]).float()
+
+
+def losses_of(levels: Tensor, ends: Tensor) -> Tensor:
+    """Return the losses, float64 `[P]`, that `levels` were made of, but for half a level; +inf if not finite."""
+    low, high = ends.double()
+    return torch.where(levels == _NONE, torch.inf, low + levels.double() / _LEVELS * (high - low))
+
+
 def pair_signs(fitness: Tensor, ties: Tensor) -> Tensor:
     """Return whether the first of each pair (i, i + P/2) of `fitness [P]` is the better one, bool `[P/2]`.
 

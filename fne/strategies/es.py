@@ -14,9 +14,9 @@ Deviations
   centre; see `fne.evolution.rank_one`.
 - With `wire=lineage` nodes repeat the step from what the server decided, which alone ranks; the same bits at both ends.
 - Weight decay acts on the model beside the optimizer (Loshchilov, Hutter, arXiv:1711.05101), not through its gradient.
-- Beyond the paper: schedules of `lr` and `sigma`, `shape=utilities|raw`, and `uplink`: `ranks` sends no loss, `sign`
-  one bit a pair. Mean ranks and mean votes over nodes, weighted by samples, stand for the losses there. A node gives
-  ties the middle of their ranks, and draws the bit of a pair that ties.
+- Beyond the paper: schedules of `lr` and `sigma`, `shape=utilities|raw`, and `uplink`: `levels` sends losses in a byte
+  each, `ranks` no loss, `sign` one bit a pair. Mean ranks and mean votes over nodes, weighted by samples, stand for the
+  losses there. A node gives ties the middle of their ranks, and draws the bit of a pair that ties.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ def es(
     momentum: Annotated[float, Key("of sgd", ge=0, lt=1)] = 0.0,
     weight_decay: Annotated[float, Key("share of each gene lost in a generation, times lr", ge=0)] = 0.0,
     uplink: Annotated[
-        Literal["fitness", "ranks", "sign"],
-        Key("what a node answers: a loss a candidate, a rank, or one bit for each pair"),
+        Literal["fitness", "levels", "ranks", "sign"],
+        Key("what a node answers: a loss a candidate, in 4 bytes or in one, a rank, or one bit for each pair"),
     ] = "fitness",
     validate_every: Annotated[
         int, Key("generations from one validation to the next; the last is validated besides", unit="generations", ge=1)
