@@ -22,6 +22,9 @@ CNN = f"{SMALL} model=cnn strategy.subset_size=1 strategy.rounds=500"
 MIXED = "strategy.mutation=mixed"
 CE = "strategy.loss=cross_entropy"
 EEG = "fne_eeg"
+NARROW = "model=cnn model.width=[8,16] model.hidden=32"
+SHARDS = "data.partition=shards strategy.lr=0.05 strategy.rounds=700"
+MANY = "strategy.subset_size=20 strategy.samples_per_node=6"
 LARGE = "fne_eeg_40 model.variant=braindecode strategy.population=64"
 BY_SUBJECT = "data.split=subject"
 SHUFFLED = "data.shuffle_labels=true"
@@ -57,7 +60,7 @@ GROUPS: dict[str, dict[str, str]] = {
     },
     "mcmahan": {
         "iid": "fedavg_mnist watch.target=0.97",
-        "shards": "fedavg_mnist data.partition=shards strategy.lr=0.05 strategy.rounds=700 watch.target=0.97",
+        "shards": f"fedavg_mnist {SHARDS} watch.target=0.97",
     },
     "mnist": {
         "fedavg_cnn": "fedavg_mnist model=cnn strategy.fraction=0.02 strategy.rounds=300",
@@ -111,6 +114,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "sep_cma_mnist5000": f"es_mnist5000 strategy=sep_cma {SHARED} strategy.rounds=1000",
         "de_mnist5000": f"es_mnist5000 strategy=de {SHARED} strategy.rounds=1000",
         "es_fitness": f"es_mnist5000 {PAIRS}",
+        "es_levels": f"es_mnist5000 {PAIRS} strategy.uplink=levels",
         "es_ranks": f"es_mnist5000 {PAIRS} strategy.uplink=ranks",
         "es_sign": f"es_mnist5000 {PAIRS} strategy.uplink=sign",
     },
@@ -118,6 +122,12 @@ GROUPS: dict[str, dict[str, str]] = {
     "es_long": {
         "es_eeg_10min": "es_eeg strategy.rounds=20000",
         "snes_eeg_10min": "snes_eeg strategy.rounds=11000 watch.every=10",
+    },
+    "es_cnn": {"es_cnn": "es_mnist5000_cnn", "fedavg_cnn": f"fedavg_mnist5000 {NARROW}"},
+    "es_mnist": {
+        "es_mnist": "es_mnist",
+        "es_mnist_sign": f"es_mnist strategy.uplink=sign strategy.population=256 strategy.rounds=1380 {MANY}",
+        "fedavg_same": f"fedavg_mnist {SHARDS} {NARROW} watch.target=0.942",
     },
     "lineage": {
         "half_of_the_nodes": f"{LARGE} strategy.rounds=100",
