@@ -7,7 +7,7 @@ snapshot, whichever is smaller, and what goes out is counted by the engine like 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -152,9 +152,5 @@ def _together(first: Traffic, second: Traffic) -> Traffic:
     return Traffic(**sums, snapshots=first.snapshots + second.snapshots)
 
 
-def _added(*parts: Mapping[str, int]) -> dict[str, int]:
-    return {node: sum(part.get(node, 0) for part in parts) for node in _all(parts)}
-
-
-def _all(parts: Iterable[Mapping[str, int]]) -> dict[str, None]:
-    return {node: None for part in parts for node in part}
+def _added(first: Mapping[str, int], second: Mapping[str, int]) -> dict[str, int]:
+    return {node: first.get(node, 0) + second.get(node, 0) for node in {**first, **second}}
