@@ -52,6 +52,7 @@ class NamedSection(_Section):
 
 class _Nodes(_Section):
     nodes: Annotated[int | None, Key("nodes that share the data; null: the partition says", ge=1)] = None
+    shift: Annotated[int, Key("most that a training input is moved, anew each time", unit="pixels, samples", ge=0)] = 0
 
 
 class DataSection(_Nodes, NamedSection):
@@ -61,7 +62,8 @@ class DataSection(_Nodes, NamedSection):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the section as in YAML."""
-        return {"name": self.name, "nodes": self.nodes, "partition": self.partition.to_dict(), **self.settings}
+        own = {"name": self.name, "nodes": self.nodes, "partition": self.partition.to_dict(), "shift": self.shift}
+        return own | self.settings
 
 
 class EvaluationSection(_Section):
@@ -240,12 +242,12 @@ class _Reader:
         part = {key: self.section(tree.pop(key, None), key) for key in _SECTIONS}
         engine = {"name": "local", **part["engine"]}
         partition = {"name": "iid", **self.section(part["data"].pop("partition", None), "data.partition")}
-        nodes = {"nodes": part["data"].pop("nodes", None)}
+        nodes = {key: part["data"].pop(key) for key in _Nodes.model_fields if key in part["data"]}
         name = self.name or f"{part['strategy'].get('name')}_{part['data'].get('name')}"
         name = re.sub(r"[^A-Za-z0-9._-]+", "-", name).lstrip("._-")[:100] or "run"
         own = self.check(_Own, {"name": name, **tree}, "", "the config", _SECTIONS)
         found = {
-            "data": self.named("data", part["data"], "data", ("nodes", "partition"))
+            "data": self.named("data", part["data"], "data", ("nodes", "partition", "shift"))
             | self.check(_Nodes, nodes, "data", "")
             | {"partition": self.named("partition", partition, "data.partition")},
             "model": self.named("model", part["model"], "model"),

@@ -80,6 +80,8 @@ def build(config: Config) -> Experiment:
     device, threads = resolve_device(config.engine.settings)
     resolved = {"device": device.type, "threads": threads}
     dataset = load_dataset(config)
+    if config.data.shift and len(dataset.shape) < 2:
+        raise SettingError("data.shift", config.data.shift, "0: these inputs are no images and no recordings")
     module = new_module(config, dataset, config.seed, "template").to(device)
     classification = dataset.classes is not None
     output = str(getattr(module, "output", "softmax")) if classification else "linear"
@@ -126,7 +128,7 @@ def build(config: Config) -> Experiment:
         nodes = {"all": dataset.train}
     worker = Worker(
         {
-            name: Node(name, on_device(samples, device), Secrets.simulate(config.seed, name))
+            name: Node(name, on_device(samples, device), Secrets.simulate(config.seed, name), shift=config.data.shift)
             for name, samples in nodes.items()
         },
         evaluator,

@@ -63,6 +63,7 @@ class Secrets:
 class Node:
     """One data holder: its samples (on the worker's device), its memory between steps, its secrets.
 
+    `shift`: how far its inputs are moved at most whenever they are taken for training, see `fne.augment`.
     A task replaces the tensors in `memory`, it does not write into them: a failed task is undone by name.
     """
 
@@ -70,6 +71,7 @@ class Node:
     data: Samples
     secrets: Secrets
     memory: dict[str, Tensor] = field(default_factory=dict)
+    shift: int = 0
 
     def generator(self, header: Header, purpose: str) -> torch.Generator:
         """Return the public generator for this step: anybody who knows the run's seed can repeat it."""

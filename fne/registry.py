@@ -39,7 +39,7 @@ __all__ = ["KINDS", "Entry", "Key", "add_plugin", "catalogue", "declared", "entr
 KINDS = ("strategy", "model", "data", "partition", "engine", "task")
 RESERVED = {"seed"}
 """Keyword-only parameters that the toolkit passes itself."""
-TAKEN = {"name": KINDS, "nodes": ("data",), "partition": ("data",)}
+TAKEN = {"name": KINDS, "nodes": ("data",), "partition": ("data",), "shift": ("data",)}
 """Keys of the config section itself, which no setting of these kinds can have."""
 
 T = TypeVar("T")

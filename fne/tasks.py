@@ -14,6 +14,7 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor, nn
 
+from fne.augment import moved
 from fne.errors import RunError
 from fne.evolution import fitness, shaping
 from fne.evolution.evaluate import has_batch_norm
@@ -113,7 +114,7 @@ def _summed(
     worker: Worker, nodes: Sequence[Node], request: Request, loss: str, samples: int, statistics: str
 ) -> Iterator[tuple[int, Tensor]]:
     """Yield each node's number of samples and the individuals' losses summed over them, float32 `[P, 1]`."""
-    parts = [_drawn(node, request, samples) if 0 < samples < len(node.data) else node.data for node in nodes]
+    parts = [_drawn(node, request, samples) for node in nodes]
     batch = statistics == "batch"
     evaluate = functools.partial(
         worker.evaluator.sample_losses, loss=loss, buffers=buffers_in(request.common), batch_statistics=batch
@@ -141,8 +142,14 @@ def buffers_in(tensors: Tensors) -> dict[str, Tensor]:
 
 
 def _drawn(node: Node, request: Request, count: int) -> Samples:
-    picked = torch.randperm(len(node.data), generator=node.generator(request.header, "samples"))[:count]
-    return node.data.take(picked.to(node.data.x.device))
+    """Return `count` of a node's samples (0: all), drawn and moved by its public generators."""
+    part = node.data
+    if 0 < count < len(part):
+        picked = torch.randperm(len(part), generator=node.generator(request.header, "samples"))[:count]
+        part = part.take(picked.to(part.x.device))
+    if node.shift:
+        part = Samples(moved(part.x, node.shift, node.generator(request.header, "shift")), part.y, part.groups)
+    return part
 
 
 @register("task", "train")
@@ -207,7 +214,7 @@ def _descend(
     """Train the worker's module on a node's samples; returns the loss summed over the last epoch, float64."""
     module, device, data = worker.module, worker.device, node.data
     anchors = [p.detach().clone() for p in parameters] if mu else []
-    order = node.generator(header, "batches")
+    order, shifts = node.generator(header, "batches"), node.generator(header, "shift")
     total = torch.zeros((), dtype=torch.float64, device=device)
     module.train()
     try:
@@ -216,7 +223,8 @@ def _descend(
                 total.zero_()
                 permuted = torch.randperm(len(data), generator=order).to(device)
                 for batch in _batches(permuted, size, module):
-                    logits = module(data.x[batch]).unsqueeze(0)
+                    x = moved(data.x[batch], node.shift, shifts) if node.shift else data.x[batch]
+                    logits = module(x).unsqueeze(0)
                     losses = fitness.sample_losses(loss, logits, data.y[batch], worker.evaluator.output)
                     method.zero_grad(set_to_none=True)
                     losses.mean().backward()  # type: ignore[no-untyped-call]

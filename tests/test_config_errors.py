@@ -57,7 +57,8 @@ data=7 | data = 7: must be a name or a mapping with a name
 data.name=zz | data.name = 'zz': must be one of <data>
 data.nodes=0 | data.nodes = 0: must be a whole number >= 1 or null
 data.node=3 | data.node = 3: unknown key of data 'dots' (did you mean 'nodes'?)
-data.zz=3 | data.zz = 3: unknown key of data 'dots' (known: size, path, nodes, partition)
+data.shift=-1 | data.shift = -1: must be a whole number >= 0
+data.zz=3 | data.zz = 3: unknown key of data 'dots' (known: size, path, nodes, partition, shift)
 data.partition=eve | data.partition.name = 'eve': must be one of <partition> (did you mean 'even'?)
 data.partition.alpha=0 | data.partition.alpha = 0: must be a number > 0
 data.partition.beta=0 | data.partition.beta = 0: unknown key of partition 'even' (known: alpha)
@@ -131,7 +132,7 @@ plugins: [mine.py, none.py, 4]
         f"bad.yaml: plugins = 'none.py': must be Python files: there is none at {Path('none.py').resolve()}",
         "bad.yaml: sed = 1: unknown key of the config (did you mean 'seed'?)",
         "bad.yaml: plugins = ['mine.py', 'none.py', 4]: must be a list, each text",
-        "bad.yaml: data.colour = 'red': unknown key of data 'dots' (known: size, path, nodes, partition)",
+        "bad.yaml: data.colour = 'red': unknown key of data 'dots' (known: size, path, nodes, partition, shift)",
         "bad.yaml: data.nodes = 0: must be a whole number >= 1 or null",
         f"bad.yaml: model.name is missing: must be one of {', '.join(registry.catalogue('model'))}",
         "bad.yaml: strategy.widht = [1]: unknown key of strategy 'drift' (did you mean 'widths'?)",
