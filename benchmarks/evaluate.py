@@ -31,6 +31,7 @@ CASES = [  # model, settings, input shape, outputs, individuals, samples
     ("cnn", {}, (1, 28, 28), 10, 32, 64),
     ("vgg", {}, (3, 32, 32), 10, 8, 32),
     ("shallow_convnet", {}, (64, 256), 2, 8, 32),
+    ("eegnet", {}, (64, 320), 2, 8, 32),
 ]
 PAIRED = [
     ("shallow_convnet", {"variant": variant, "filters": filters}, (64, 256), 2, 64, 64)

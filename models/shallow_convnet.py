@@ -23,7 +23,7 @@ one, share even more: see `ShallowConvNet.forward_rank_one`. Shapes: `G` filters
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 import torch
@@ -31,14 +31,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fne.errors import SettingError
-from fne.models import layers
+from fne.models import layers, recordings
 from fne.registry import Key, register
 
 SMALLEST_POWER = 1e-6
 """What the pooled squares are raised to before their logarithm is taken, as in braindecode."""
-
-BLOCK = {"cpu": (256, 16), "cuda": (4096, 64)}
-"""Folded filters and samples that go through a convolution together: on a CPU so that its output stays in the cache."""
 
 
 @register("model", "shallow_convnet")
@@ -83,7 +80,7 @@ class ShallowConvNet(nn.Module):
         ] = None,
     ) -> None:
         super().__init__()
-        channels, times = _recording_shape(shape)
+        channels, times = recordings.recording_shape("shallow_convnet", shape)
         paper = variant == "paper"
         self.output = output if output is not None else "sigmoid" if paper else "softmax"
         layers.check_output(self.output, outputs)
@@ -125,7 +122,7 @@ class ShallowConvNet(nn.Module):
         if self.training:
             genes = {name: p.unsqueeze(0) for name, p in self.named_parameters() if name.startswith("conv_")}
             weight, bias = self.fold(genes)
-            y = F.conv2d(_channels_last(x), weight[0].permute(0, 2, 1).unsqueeze(2), bias[0]).squeeze(2)
+            y = F.conv2d(recordings.channels_last(x), weight[0].permute(0, 2, 1).unsqueeze(2), bias[0]).squeeze(2)
         else:
             y = self.conv_spatial(self.conv_time(x.unsqueeze(1))).squeeze(2)
         if self.conv_third is None:
@@ -192,35 +189,25 @@ class ShallowConvNet(nn.Module):
         features = pooled.transpose(2, 3).flatten(2)  # as the head's genes lie: filters, then time
         return layers.linear(features, parameters["head.weight"], parameters["head.bias"])
 
-    def _affine(self, parameters: layers.Parameters, y: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def _affine(self, parameters: layers.Parameters, y: Tensor | None = None) -> recordings.Pair:
         """Return batch normalisation as scale and shift `[P, G]`, from `y [P, rows, G]` without fixed statistics."""
-        mean, variance = self.norm.running_mean, self.norm.running_var
-        if mean is None or variance is None:
+        found = None
+        if self.norm.running_mean is None:
             assert y is not None
-            if y.shape[1] == 1:
-                raise ValueError(f"Expected more than 1 value per channel, as torch does; got {list(y.shape)}")
-            variance, mean = torch.var_mean(y, dim=1, correction=0)
-        scale = parameters["norm.weight"] * torch.rsqrt(variance + self.norm.eps)
-        return scale, parameters["norm.bias"] - mean * scale
+            found = recordings.statistics(y)
+        return recordings.affine(self.norm, (parameters["norm.weight"], parameters["norm.bias"]), found)
 
     def _pooled(self, weight: Tensor, bias: Tensor, x: Tensor, norm: layers.Parameters | None) -> Tensor:
         """Convolve, activate and pool: `[P, N, L, G]`; `norm`: normalise each individual's `x` in between."""
         population, filters = bias.shape
-        channels, samples = BLOCK["cuda" if x.is_cuda else "cpu"]
-        tile = samples if norm is None else len(x)
-        chunk = max(1, channels * samples // (filters * tile))
-        rows = []
-        for n in range(0, len(x), tile):
-            recordings = _channels_last(x[n : n + tile])
-            parts = []
-            for p in range(0, population, chunk):
-                some = slice(p, p + chunk)
-                y = _convolved(recordings, weight[some].flatten(0, 1), bias[some].flatten())  # [N, T', P*G]
-                if norm is not None:
-                    y = self._normalised(y, {name: norm[name][some] for name in ("norm.weight", "norm.bias")})
-                parts.append(self._energies(y.reshape(*y.shape[:2], -1, filters)))
-            rows.append(torch.cat(parts, dim=2))
-        return self._joined(rows)
+
+        def forward(some: slice, tile: Tensor) -> Tensor:
+            y = _convolved(tile, weight[some].flatten(0, 1), bias[some].flatten())  # [N, T', P*G]
+            if norm is not None:
+                y = recordings.normalised(self.norm, (norm["norm.weight"][some], norm["norm.bias"][some]), y)
+            return self._energies(y.reshape(*y.shape[:2], -1, filters))
+
+        return self._logarithms(recordings.blockwise(forward, x, population, filters, whole=norm is not None))
 
     def _pooled_pairs(
         self, factors: Mapping[str, tuple[Tensor, ...]], affine: tuple[Tensor, Tensor] | None, x: Tensor
@@ -239,18 +226,18 @@ class ShallowConvNet(nn.Module):
             offsets = offsets + factors["conv_spatial.bias"][1]
 
         pairs, filters = a.shape
-        channels, samples = BLOCK["cuda" if x.is_cuda else "cpu"]
+        channels, samples = recordings.BLOCK["cuda" if x.is_cuda else "cpu"]
         chunk = max(1, channels // filters)
         rows = []
         for n in range(0, len(x), samples):
-            recordings = _channels_last(x[n : n + samples])
-            shared = _convolved(recordings, weight[0], bias[0]).unsqueeze(2)  # [N, T', 1, G]
-            single = _convolved(recordings, direct, through @ offset).unsqueeze(3)  # [N, T', p, 1]
-            double = _mixed(recordings, both, d, (through * change).sum(1))  # [N, T', p, 1]
+            tile = recordings.channels_last(x[n : n + samples])
+            shared = _convolved(tile, weight[0], bias[0]).unsqueeze(2)  # [N, T', 1, G]
+            single = _convolved(tile, direct, through @ offset).unsqueeze(3)  # [N, T', p, 1]
+            double = _mixed(tile, both, d, (through * change).sum(1))  # [N, T', p, 1]
             halves: tuple[list[Tensor], list[Tensor]] = ([], [])
             for p in range(0, pairs, chunk):
                 some = slice(p, p + chunk)
-                odd = _mixed(recordings, mixtures[some], d[some], offsets[some])  # [N, T', p', G]
+                odd = _mixed(tile, mixtures[some], d[some], offsets[some])  # [N, T', p', G]
                 odd = odd.addcmul_(a[some], single[:, :, some])
                 even = torch.addcmul(shared, a[some], double[:, :, some])
                 for sign, y in enumerate((even + odd, even.sub_(odd))):
@@ -259,22 +246,16 @@ class ShallowConvNet(nn.Module):
                         y = torch.addcmul(shift, y, scale)
                     halves[sign].append(self._energies(y))
             rows.append(torch.cat([*halves[0], *halves[1]], dim=2))
-        return self._joined(rows)
+        return self._logarithms(recordings.joined(rows))
 
     def _energies(self, y: Tensor) -> Tensor:
         """Activate and pool `[N, T', P, G]`, which is overwritten: `[N, L, P, G]`."""
         pooled = self._pool((y.square_() if self.squared else F.elu_(y)).flatten(2))
         return pooled.view(*pooled.shape[:2], *y.shape[2:])
 
-    def _joined(self, rows: Sequence[Tensor]) -> Tensor:
-        """Return what was pooled of some samples after the other, `[N, L, P, G]` each, as `[P, N, L, G]`."""
-        pooled = torch.cat(list(rows)).permute(2, 0, 1, 3).contiguous()
+    def _logarithms(self, pooled: Tensor) -> Tensor:
+        """Take the logarithms of pooled squares, in place; what is not squared stays as it is."""
         return pooled.clamp_min_(SMALLEST_POWER).log_() if self.squared else pooled
-
-    def _normalised(self, y: Tensor, genes: layers.Parameters) -> Tensor:
-        rows = y.reshape(-1, len(genes["norm.bias"]), y.shape[2] // len(genes["norm.bias"])).transpose(0, 1)
-        scale, shift = self._affine(genes, rows)
-        return y * scale.flatten() + shift.flatten()
 
     def _pool(self, y: Tensor) -> Tensor:
         """Return means over windows in time, `[N, T', B]` to `[N, L, B]`, from sums that the windows share."""
@@ -285,30 +266,15 @@ class ShallowConvNet(nn.Module):
         return sums.unfold(1, self.pool_length // segment, self.pool_stride // segment).sum(-1) / self.pool_length
 
 
-def _convolved(recordings: Tensor, filters: Tensor, offsets: Tensor) -> Tensor:
-    """Convolve recordings `[N, C, 1, T]` with filters `[B, K, C]` and offsets `[B]`: `[N, T', B]`."""
+def _convolved(x: Tensor, filters: Tensor, offsets: Tensor) -> Tensor:
+    """Convolve `x [N, C, 1, T]` with filters `[B, K, C]` and offsets `[B]`: `[N, T', B]`."""
     stacked = filters.transpose(1, 2).unsqueeze(2)  # channels last in memory already
-    return F.conv2d(recordings, stacked, offsets).squeeze(2).transpose(1, 2)
+    return F.conv2d(x, stacked, offsets).squeeze(2).transpose(1, 2)
 
 
-def _mixed(recordings: Tensor, mixtures: Tensor, filters: Tensor, offsets: Tensor) -> Tensor:
+def _mixed(x: Tensor, mixtures: Tensor, filters: Tensor, offsets: Tensor) -> Tensor:
     """Mix channels `[p, M, C]`, filter what comes out in time `[p, K]`, add offsets `[p, M]`: `[N, T', p, M]`."""
-    mixed = F.conv2d(recordings, mixtures.flatten(0, 1)[..., None, None])
+    mixed = F.conv2d(x, mixtures.flatten(0, 1)[..., None, None])
     each = filters.repeat_interleave(mixtures.shape[1], 0)[:, None, None]
     y = F.conv2d(mixed, each, offsets.flatten(), groups=len(each))
     return y.squeeze(2).transpose(1, 2).view(len(y), -1, *mixtures.shape[:2])
-
-
-def _channels_last(x: Tensor) -> Tensor:
-    """Return `[N, C, T]` as images `[N, C, 1, T]` with the channels last in memory."""
-    return x.unsqueeze(2).contiguous(memory_format=torch.channels_last)
-
-
-def _recording_shape(shape: tuple[int, ...]) -> tuple[int, int]:
-    if len(shape) != 2:
-        raise SettingError(
-            "model.name", "shallow_convnet",
-            f"a model for data of shape {list(shape)}, such as mlp or logistic; shallow_convnet needs recordings "
-            "[channels, times]",
-        )  # fmt: skip
-    return shape[0], shape[1]

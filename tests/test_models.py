@@ -34,6 +34,7 @@ VARIANTS: dict[str, tuple[str, tuple[int, ...], dict[str, Any]]] = {
     "eeg, elu": ("shallow_convnet", (3, 170), {"activation": "elu", "filters": 3}),
     "eeg, braindecode": ("shallow_convnet", (3, 128), {"variant": "braindecode", "filters": 6}),
     "eeg, braindecode, elu": ("shallow_convnet", (5, 115), {"variant": "braindecode", "activation": "elu"}),
+    "eegnet, odd": ("eegnet", (3, 77), {"filters": 3, "depth": 3, "pointwise": 5, "filter_length": 33}),
 }
 CASES = [*catalogue("model"), *VARIANTS]
 

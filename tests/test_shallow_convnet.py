@@ -19,7 +19,7 @@ from fne.evolution.genome import Layout
 from fne.evolution.philox import Perturbations
 from fne.evolution.rank_one import RankOne, steps, width
 from fne.experiment import build, load_dataset
-from fne.models import shallow_convnet
+from fne.models import recordings as blocks
 from fne.randomness import generator, seeded_initialisation
 from fne.registry import entry, load, settings_model
 from fne.training import load_model, train
@@ -277,7 +277,7 @@ def test_the_published_size(monkeypatch: pytest.MonkeyPatch) -> None:
         each = [{leaf.name: leaf.view(genomes)[p] for leaf in layout.leaves} for p in range(2)]
         expected = torch.stack([plain(model, genes, x, settings) for genes in each])
         for block in ((256, 16), (1, 1), (4096, 2)):
-            monkeypatch.setitem(shallow_convnet.BLOCK, "cpu", block)
+            monkeypatch.setitem(blocks.BLOCK, "cpu", block)
             logits = model.forward_population(layout.unflatten(genomes), x)
             torch.testing.assert_close(logits, expected, rtol=1e-5, atol=1e-5)
 
