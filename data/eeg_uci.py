@@ -17,7 +17,8 @@ from torch import Tensor
 
 from fne.data import sources
 from fne.data.rd_format import CHANNELS, SETS, Recordings, find, read_all
-from fne.data.sources import check_dataset, locate, stratified_split, with_remedies
+from fne.data.sources import check_dataset, dealt, locate, stratified_split, with_remedies
+from fne.data.standardise import standardise as standardised
 from fne.data.uci_archives import fetch_set
 from fne.errors import DataError, DataWarning, SettingError
 from fne.randomness import generator
@@ -98,8 +99,8 @@ def eeg_uci(
     draw = generator("eeg_uci", "split", split_seed)
     if split == "subject":
         fold = fold or 0
-        dealt = _folds(given, true, folds, draw)[groups]
-        of_test, of_validation = dealt == fold, dealt == (fold + 1) % folds
+        part = _folds(given, true, folds, draw)[groups]
+        of_test, of_validation = part == fold, part == (fold + 1) % folds
         index = [_where(part) for part in (~(of_test | of_validation), of_validation, of_test)]
         how = "subject-wise (whole subjects, stratified)"
     else:
@@ -115,12 +116,10 @@ def eeg_uci(
         how += ", held-out subjects standardised by themselves"
 
     x = _prepared(kept.values, channels, detrend)
-    if standardise == "train":
-        _standardise(x, [(torch.arange(len(x)), index[0])])
-    elif standardise == "subject":
-        _standardise(x, _own_trials(groups, index[0]))
     whole = Samples(x, given[groups], groups)
     parts = [whole.take(part) for part in index]
+    if standardise != "none":
+        standardised([part.x for part in parts], [groups[i] for i in index] if standardise == "subject" else None)
     source = f"UCI EEG Database (doi 10.24432/C5TS3D, CC BY 4.0), {len(kept)} trials of {len(names)} subjects"
     dataset = Dataset(
         "eeg_uci",
@@ -132,6 +131,7 @@ def eeg_uci(
         source=source,
         group_names=tuple(names.tolist()),
         fold=None if fold is None else (fold, folds),
+        rate=256.0,
     )
     return check_dataset(dataset)
 
@@ -252,12 +252,7 @@ def _folds(given: Tensor, true: Tensor, folds: int, draw: torch.Generator) -> Te
     if folds > min(counts):
         allowed = f"at most {min(counts)}, the subjects of the smaller class: every fold needs both"
         raise SettingError("data.folds", folds, allowed)
-    strata = 2 * given + true
-    order = torch.randperm(len(strata), generator=draw)
-    order = order[strata[order].argsort(stable=True)]
-    dealt = torch.empty_like(order)
-    dealt[order] = torch.arange(len(order)) % folds
-    return dealt
+    return dealt(2 * given + true, folds, draw)
 
 
 def _within_subjects(
@@ -302,34 +297,3 @@ def _prepared(values: NDArray[np.float32], channels: str, detrend: str) -> Tenso
             level -= (level @ time / (time @ time))[..., None] * time
         out[start : start + _CHUNK] = level
     return out
-
-
-def _own_trials(groups: Tensor, train: Tensor) -> list[tuple[Tensor, Tensor]]:
-    """Return for each subject its trials, and those of them that its statistics are taken from."""
-    in_training = torch.zeros(len(groups), dtype=torch.bool)
-    in_training[train] = True
-    pairs = []
-    for subject in range(int(groups.max()) + 1):
-        own = groups == subject
-        reference = own & in_training
-        pairs.append((_where(own), _where(reference if reference.any() else own)))
-    return pairs
-
-
-def _standardise(x: Tensor, pairs: list[tuple[Tensor, Tensor]]) -> None:
-    """Change `x` in place: for each pair, its trials by mean and deviation per channel of its reference trials."""
-    results = []
-    for trials, reference in pairs:
-        total = torch.zeros(2, x.shape[1], dtype=torch.float64)
-        for start in range(0, len(reference), _CHUNK):
-            values = x[reference[start : start + _CHUNK]].double()
-            total += torch.stack([values.sum((0, 2)), values.square().sum((0, 2))])
-        mean, square = total / (len(reference) * x.shape[2])
-        deviation = (square - mean.square()).clamp(min=0).sqrt()
-        # A channel that does not vary comes out as rounding error, and must not be divided by it.
-        deviation = torch.where(deviation > 1e-6 * mean.abs(), deviation, 1.0)
-        results.append((trials, mean.float()[:, None], deviation.float()[:, None]))
-    for trials, mean, deviation in results:
-        for start in range(0, len(trials), _CHUNK):
-            part = trials[start : start + _CHUNK]
-            x[part] = (x[part] - mean) / deviation

@@ -234,3 +234,15 @@ def stratified_split(y: Tensor, sizes: Sequence[int], generator: torch.Generator
     for label in range(len(counts)):
         part[labels[order] == label] = torch.arange(len(sizes)).repeat_interleave(torch.from_numpy(quota[:, label]))
     return [order[part == number] for number in range(len(sizes))]
+
+
+def dealt(strata: Tensor, folds: int, generator: torch.Generator) -> Tensor:
+    """Return a fold for each unit `[U]`, dealt out in turn at random, sorted by stratum `[U]`.
+
+    So folds differ by one unit at most, all in all and in each stratum.
+    """
+    order = torch.randperm(len(strata), generator=generator)
+    order = order[strata[order].argsort(stable=True)]
+    fold = torch.empty_like(order)
+    fold[order] = torch.arange(len(order)) % folds
+    return fold

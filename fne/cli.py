@@ -7,25 +7,21 @@ import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional
+from typing import Annotated, Any, Literal, Optional
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from fne import __version__, registry
-from fne.arguments import as_override, check_folds, configs_and_overrides, each_run, loader_settings
+from fne.arguments import as_override, check_folds, configs_and_overrides, each_run
+from fne.cli_data import Words, console, data_app
 from fne.errors import DataWarning, FneError
-
-if TYPE_CHECKING:
-    from fne.types import Dataset
 
 app = typer.Typer(
     add_completion=False, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False,
     help="Federated neuroevolution: train models over data that stays with its owners, without gradients.",
 )  # fmt: skip
-data_app = typer.Typer(no_args_is_help=True, help="Fetch data, and look at them before training.")
 app.add_typer(data_app, name="data")
 
 QUICK = ("fne_quick", "fedavg_quick")
@@ -36,7 +32,6 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")]
 Seeds = Annotated[str, typer.Option("--seeds", help="Seeds to run, such as 0-4 or 0,3,7 (default: the config's).")]
 Folds = Annotated[str, typer.Option("--folds", help="Folds to run, such as 0-4 (sets data.fold), each with each seed.")]
 Bytes = Annotated[bool, typer.Option("--bytes/--no-bytes", help="Print a second table: bytes a node over the run.")]
-Words = Annotated[Optional[list[str]], typer.Argument(help="CONFIG (a file or a bundled name) and KEY=VALUE ...")]  # noqa: UP045
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -194,14 +189,14 @@ def list_() -> None:
     """List the bundled configs and everything registered."""
     from fne.config import list_bundled
 
-    console = _console()
-    console.print("[bold]configs[/bold] (fne train NAME)\n  " + ", ".join(list_bundled()))
+    screen = console()
+    screen.print("[bold]configs[/bold] (fne train NAME)\n  " + ", ".join(list_bundled()))
     for kind in registry.KINDS:
         entries = registry.catalogue(kind)
         table = Table(box=None, show_header=False, padding=(0, 2), title=kind, title_justify="left")
         for name, entry in entries.items():
             table.add_row(f"  {name}", escape(entry.summary))
-        console.print(table)
+        screen.print(table)
 
 
 @app.command()
@@ -223,8 +218,8 @@ def show(
     if kind not in registry.KINDS:
         raise FneError(f"show: no kind {kind!r}; kinds are {', '.join((*registry.KINDS, 'config'))}")
     entry = registry.entry(kind, name)
-    console = _console()
-    console.print(f"[bold]{kind} {name}[/bold]  ({entry.module})\n\n{escape(entry.doc.strip())}\n")
+    screen = console()
+    screen.print(f"[bold]{kind} {name}[/bold]  ({entry.module})\n\n{escape(entry.doc.strip())}\n")
     table = Table(box=None, padding=(0, 2, 0, 0))
     for column in ("setting", "default", "unit", "allowed", "what it is"):
         table.add_column(column, overflow="fold")
@@ -234,94 +229,19 @@ def show(
         shown = "required" if default is ... else str(default)
         what = getattr(note, "description", None) or ""
         table.add_row(key, escape(shown), escape(unit), escape(allowed(annotation)), escape(what))
-    console.print(table if entry.settings else "no settings")
-
-
-@data_app.command("show")
-def data_show(
-    words: Words = None,
-    out: Annotated[Path, typer.Option("--out", help="Where the picture goes.")] = Path("data.png"),
-) -> None:
-    """Print and plot the samples of each node and class: fne data show CONFIG [data.nodes=20 ...]."""
-    configs, overrides = configs_and_overrides(words or [])
-    if len(configs) != 1:
-        raise FneError("data show: give one config (a file or a bundled name: fne list)")
-    from fne.config import load_config
-
-    config = load_config(configs[0], overrides)
-    from fne.data.partition import describe
-    from fne.experiment import deal_nodes, load_dataset
-    from fne.watch.pictures import partition_picture
-    from fne.watch.report import partition_table
-
-    dataset = load_dataset(config)
-    parts = deal_nodes(config, dataset)
-    names, counts = describe(parts, dataset.classes)
-    classes = list(dataset.classes or ("samples",))
-    console = _console()
-    console.print(escape(_described(dataset)))
-    console.print(partition_table(counts.tolist(), names, classes))
-    partition_picture(counts.tolist(), names, classes, out)
-    print(f"picture: {out}")
-
-
-@data_app.command("fetch")
-def data_fetch(
-    name: Annotated[str, typer.Argument(help="A data set that has files: fne list.")],
-    words: Annotated[Optional[list[str]], typer.Argument(help="KEY=VALUE ..., settings of the data set")] = None,  # noqa: UP045
-    plugin: Annotated[Optional[list[Path]], typer.Option(help="A plugin to read first.")] = None,  # noqa: UP045
-) -> None:
-    """Fetch a data set's missing files into the cache folder: fne data fetch mnist edition=full."""
-    for path in plugin or []:
-        registry.add_plugin(path)
-    if "download" not in registry.entry("data", name).settings:
-        able = [other for other, entry in registry.catalogue("data").items() if "download" in entry.settings]
-        raise FneError(f"data fetch: {name} has no setting 'download'; these data sets have: {', '.join(able)}")
-    settings = loader_settings(name, ["download=true", *(words or [])])
-    from fne.data.sources import cache_folder, check_dataset
-
-    def files() -> set[Path]:
-        return {path for path in cache_folder().rglob("*") if path.is_file() and not path.name.startswith("parsed-")}
-
-    before = files()
-    dataset = check_dataset(registry.load("data", name)(seed=0, **settings))
-    print(_described(dataset))
-    print(f"fetched into {cache_folder()}" if files() - before else "nothing fetched: the files were there already")
+    screen.print(table if entry.settings else "no settings")
 
 
 # ------------------------------------------------------------------------------------------------ helpers
-def _described(dataset: Dataset) -> str:
-    """Return a data set's split, source and sizes, in samples and in subjects."""
-    from fne.watch.report import split_of
-
-    fold, folds = dataset.fold or (None, None)
-    parts = {"training": dataset.train, "validation (the server's)": dataset.validation, "test": dataset.test}
-    lines = [
-        f"{dataset.name}: {split_of({'split': dataset.split, 'fold': fold, 'folds': folds})}",
-        dataset.source,
-        f"input shape {dataset.shape}, {dataset.outputs} outputs; "
-        + ", ".join(f"{title} {len(part)}" for title, part in parts.items()),
-    ]
-    if dataset.train.groups is not None:
-        counts = {t: len(set(part.groups.tolist())) for t, part in parts.items() if part.groups is not None}
-        lines.append("subjects: " + ", ".join(f"{title} {count}" for title, count in counts.items()))
-    return "\n".join(lines)
-
-
-def _console() -> Console:
-    console = Console()
-    return console if console.is_terminal else Console(width=180)
-
-
 def _tables(summaries: Sequence[dict[str, Any]], bytes_: bool) -> None:
     """Print the table of runs or groups, and below it that of the federated ones' bytes unless it is not wanted."""
     from fne.watch import report as reports
 
-    console = _console()
-    console.print(reports.comparison_table(summaries))
+    screen = console()
+    screen.print(reports.comparison_table(summaries))
     if bytes_ and reports.federated(summaries):
-        console.print()
-        console.print(reports.bytes_table(summaries))
+        screen.print()
+        screen.print(reports.bytes_table(summaries))
 
 
 def _show(done: Sequence[dict[str, Any]], bytes_: bool) -> None:

@@ -5,19 +5,30 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import secrets
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from fne.errors import CheckpointError
 
 
-def write_atomically(path: Path, data: bytes) -> None:
-    """Replace `path` by `data`; on any error, a full disk included, the old file stays and no scratch file does."""
-    scratch = path.with_name(f".{path.name}.tmp")
+def write_atomically(path: Path, data: bytes | Callable[[BinaryIO], object], *, private: bool = False) -> None:
+    """Replace `path` by `data`; on any error, a full disk included, the old file stays and no scratch file does.
+
+    Args:
+        path: in a folder that exists.
+        data: the content, or what writes it to an open file.
+        private: for its owner only (mode 0600), and several processes may write it at once.
+    """
+    scratch = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp" if private else f".{path.name}.tmp")
     try:
-        with scratch.open("wb") as file:
-            file.write(data)
+        with open(scratch, "wb", opener=_private if private else None) as file:
+            if isinstance(data, bytes):
+                file.write(data)
+            else:
+                data(file)
             file.flush()
             os.fsync(file.fileno())
         os.replace(scratch, path)
@@ -26,6 +37,10 @@ def write_atomically(path: Path, data: bytes) -> None:
         raise
     with contextlib.suppress(OSError):  # Windows opens no folder, some file systems flush none
         _flush_folder(path.parent)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def _flush_folder(folder: Path) -> None:

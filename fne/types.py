@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from torch.nn import Module
 
     from fne.evolution.genome import Layout
+    from fne.findings import FileReport, Finding
 
 PROTOCOL_VERSION = 1
 AGGREGATE = "*"
@@ -132,8 +133,10 @@ class Samples:
         return int(self.x.shape[0])
 
     def take(self, index: Tensor) -> Samples:
-        """Return the samples at `index` (int64), copied."""
-        return Samples(self.x[index], self.y[index], None if self.groups is None else self.groups[index])
+        """Return the samples at `index` (int64): copied, but for neighbours in order, which are a view."""
+        neighbours = len(index) > 0 and bool((index.diff() == 1).all())
+        where = slice(int(index[0]), int(index[-1]) + 1) if neighbours else index
+        return Samples(self.x[where], self.y[where], None if self.groups is None else self.groups[where])
 
 
 @dataclass(frozen=True)
@@ -148,6 +151,9 @@ class Dataset:
         source: where the data came from, with licence if known.
         group_names: names of the subjects that `Samples.groups` refers to.
         fold: `(i, k)` where the split is fold `i` of `k` (from 0), so that reports can put the folds together.
+        files: what is known about each file, where a data set looks at them one by one.
+        findings: about the samples together, such as a subject on both sides of the split.
+        rate: of recordings, in Hz; 0 where that is not known.
     """
 
     name: str
@@ -159,6 +165,9 @@ class Dataset:
     source: str
     group_names: tuple[str, ...] = ()
     fold: tuple[int, int] | None = None
+    files: tuple[FileReport, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    rate: float = 0.0
 
     def group_name(self, number: int) -> str:
         """Return the name of subject `number`, or one made of the number where it has none."""

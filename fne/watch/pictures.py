@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import statistics
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -12,6 +13,7 @@ from fne.watch.history import bytes_so_far, read_history, writing
 from fne.watch.report import FILE, number, read_summary, split_of
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
@@ -89,13 +91,70 @@ def partition_picture(
     Raises:
         RunError: the picture cannot be written.
     """
-    from matplotlib import colormaps
-    from matplotlib.collections import PolyCollection
     from matplotlib.figure import Figure
 
+    figure = Figure(figsize=(_width(node_names), 5), layout="constrained")
+    _bars(figure.add_subplot(), counts, node_names, class_names)
+    if len(class_names) > 1:
+        figure.legend(loc="outside right upper", fontsize="small", ncols=math.ceil(len(class_names) / 20), reverse=True)
+    _save(figure, out_png)
+
+
+def data_picture(
+    counts: Sequence[Sequence[int]],
+    node_names: Sequence[str],
+    class_names: Sequence[str],
+    averages: Mapping[str, Sequence[Sequence[float]]],
+    rate: float,
+    out_png: Path,
+) -> None:
+    """Draw what `partition_picture` does, and below it the average recording of each class, a line a channel.
+
+    Args:
+        counts: samples `[K][C]`.
+        node_names, class_names: the K and C.
+        averages: class -> `[channels][times]`; empty: none are drawn.
+        rate: in Hz, 0: time is in samples.
+        out_png: where to.
+
+    Raises:
+        RunError: the picture cannot be written.
+    """
+    from matplotlib.figure import Figure
+
+    if not averages:
+        partition_picture(counts, node_names, class_names, out_png)
+        return
+    figure = Figure(figsize=(max(_width(node_names), 3.2 * min(len(averages), 6)), 8), layout="constrained")
+    upper, lower = figure.subfigures(2, 1, squeeze=False)[:, 0]
+    _bars(upper.add_subplot(), counts, node_names, class_names)
+    upper.legend(loc="outside right upper", fontsize="small", ncols=math.ceil(len(class_names) / 20), reverse=True)
+    axes = lower.subplots(math.ceil(len(averages) / 6), min(len(averages), 6), sharex=True, sharey=True, squeeze=False)
+    for plot, (name, channels) in zip(axes.flat, averages.items(), strict=False):
+        times = [n / rate if rate else n for n in range(len(channels[0]))]
+        moments = list(zip(*channels, strict=True))
+        plot.plot(times, moments, linewidth=0.5, alpha=0.35)
+        plot.plot(times, list(map(statistics.pstdev, moments)), color="black", linewidth=1.5)
+        plot.set_title(_plain(name), fontsize=9)
+        plot.set_xlabel("seconds" if rate else "samples")
+        plot.grid(alpha=0.3)
+    for plot in axes.flat[len(averages) :]:
+        plot.set_axis_off()
+    lower.suptitle("average of a class, a line a channel; black: spread over the channels", fontsize=10)
+    lower.supylabel("value, as models are given it", fontsize=9)
+    _save(figure, out_png)
+
+
+def _width(node_names: Sequence[str]) -> float:
+    return min(max(6.4, 0.17 * len(node_names)), 24) + 1.5
+
+
+def _bars(axes: Axes, counts: Sequence[Sequence[int]], node_names: Sequence[str], class_names: Sequence[str]) -> None:
+    """Draw stacked bars of samples per node and class."""
+    from matplotlib import colormaps
+    from matplotlib.collections import PolyCollection
+
     K, C = len(node_names), len(class_names)
-    figure = Figure(figsize=(min(max(6.4, 0.17 * K), 24) + 1.5, 5), layout="constrained")
-    axes = figure.add_subplot()
     palette = colormaps["tab10" if C <= 10 else "tab20" if C <= 20 else "turbo"]
     below = [0] * K
     for c, (name, column) in enumerate(zip(class_names, zip(*counts, strict=True), strict=True)):
@@ -119,9 +178,6 @@ def partition_picture(
     axes.set_xlim(-0.7, K - 0.3)
     axes.set_ylim(0, 1.03 * max(max(below), 1))
     axes.set_ylabel("samples")
-    if C > 1:
-        figure.legend(loc="outside right upper", fontsize="small", ncols=math.ceil(C / 20), reverse=True)
-    _save(figure, out_png)
 
 
 def _save(figure: Figure, path: Path) -> None:

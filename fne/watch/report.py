@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fne.errors import FneError
+from fne.findings import FileReport
 
 FILE = "summary.json"
 Summary = dict[str, Any]
@@ -292,6 +293,25 @@ def partition_table(counts: Sequence[Sequence[int]], node_names: Sequence[str], 
             most = max(range(len(line)), key=line.__getitem__)
             rows.append([name, str(sum(c > 0 for c in line)), f"{class_names[most]}: {line[most]}"])
     return _table([*header, "samples"], [[*r, str(sum(c))] for r, c in zip(rows, lines, strict=True)], names=1)
+
+
+def files_table(files: Sequence[FileReport]) -> Table:
+    """Return what is known of each file: whose it is, how it was recorded, its windows by class, and its verdict."""
+    header = ["file", "subject", "channels", "rate (Hz)", "windows by class", "seconds", "verdict", "problems"]
+    rows = [
+        [
+            report.file,
+            report.subject,
+            str(report.channels or "-"),
+            f"{report.rate:g}" if report.rate else "-",
+            ", ".join(f"{name} {count}" for name, count in report.events.items()) or "-",
+            f"{report.seconds:.1f}" if report.seconds else "-",
+            report.verdict,
+            ", ".join(dict.fromkeys(f.kind for f in report.findings if f.action != "noted")) or "-",
+        ]
+        for report in files
+    ]
+    return _table(header, rows, names=2)
 
 
 def number(value: Any) -> float | None:

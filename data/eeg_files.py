@@ -1,0 +1,210 @@
+"""EEG files as people have them: EDF, BDF, GDF, BrainVision, EEGLAB, CNT, FIF, in folders or BIDS, read through MNE.
+
+Every file is read and checked; what would spoil training without a sound is refused or repaired, by name. Windows come
+in microvolts, filtered and resampled before they are cut, and are kept in a cache.
+"""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Annotated, Literal
+
+from fne.data.eeg_layout import find
+from fne.data.eeg_parts import Split, divide
+from fne.data.eeg_reading import common_name
+from fne.data.eeg_recording import Processing
+from fne.data.eeg_store import Store, folder
+from fne.data.eeg_survey import Survey, survey
+from fne.data.sources import check_dataset, locate
+from fne.data.standardise import standardise as standardised
+from fne.data.standardise import standardise_each
+from fne.errors import DataError, DataWarning, SettingError
+from fne.findings import FilesError
+from fne.registry import Key, register
+from fne.types import Dataset
+
+
+@register("data", "eeg_files")
+def eeg_files(
+    *,
+    seed: int,
+    path: Annotated[str, Key("a file, a folder or a BIDS root; also below $FNE_DATA and the cache folder")],
+    labels: Annotated[dict[str, str], Key("event (name or pattern such as left/*) -> class", min_length=1)],
+    pattern: Annotated[str | tuple[str, ...], Key("which files below the folder")] = "**/*",
+    subject: Annotated[
+        str | None,
+        Key("expression with a group (?P<subject>...), also session, run, site, label; null: the usual names"),
+    ] = None,
+    bids: Annotated[Literal["auto", "yes", "no"], Key("read as BIDS, through mne-bids")] = "auto",
+    events: Annotated[
+        Literal["auto", "annotations", "stim"], Key("where events come from; auto: annotations, else stim channels")
+    ] = "auto",
+    tmin: Annotated[float, Key("begin of a window after its event", unit="seconds")] = 0.0,
+    tmax: Annotated[float, Key("its end", unit="seconds")] = 2.0,
+    length: Annotated[
+        float | None, Key("windows of this length in the span of an event, or of a file by its label", unit="s", gt=0)
+    ] = None,
+    step: Annotated[float | None, Key("from one to the next; null: length", unit="seconds", gt=0)] = None,
+    channels: Annotated[
+        Literal["all", "common"] | tuple[str, ...], Key("all: those that most files have; common: those that all have")
+    ] = "all",
+    types: Annotated[tuple[str, ...], Key("of channels that are not named", min_length=1)] = ("eeg",),
+    low: Annotated[float | None, Key("lower end of the band-pass", unit="Hz", gt=0)] = None,
+    high: Annotated[float | None, Key("its upper end", unit="Hz", gt=0)] = None,
+    notch: Annotated[
+        float | None, Key("mains frequency that is taken out, with its harmonics", unit="Hz", gt=0)
+    ] = None,
+    resample: Annotated[float | None, Key("sampling rate; null: the files', which must agree", unit="Hz", gt=0)] = None,
+    reference: Annotated[Literal["none", "average"] | tuple[str, ...], Key("average, or names of channels")] = "none",
+    scale: Annotated[
+        float | dict[str, float], Key("factor beside that from volts to microvolts, or by pattern of files", gt=0)
+    ] = 1.0,
+    bad_channels: Annotated[
+        Literal["refuse", "interpolate", "zero"], Key("what is done with flat channels and those with NaN")
+    ] = "refuse",
+    reject: Annotated[
+        float | None, Key("windows above this are left out", unit="microvolts peak to peak", gt=0)
+    ] = None,
+    standardise: Annotated[
+        Literal["node", "trial", "moving", "none"],
+        Key("by a node's training windows, by each window, exponentially moving; none: microvolts"),
+    ] = "node",
+    bad_files: Annotated[
+        Literal["raise", "warn", "skip"], Key("files that cannot be used end the run, or are left out")
+    ] = "raise",
+    groups: Annotated[
+        Literal["subject", "session", "run", "site"], Key("what data.partition=subject puts on a node")
+    ] = "subject",
+    split: Annotated[
+        Literal["subject", "session", "run", "trial"], Key("what training and test do not share")
+    ] = "subject",
+    split_seed: Annotated[int, Key("seed of the split, the same for all runs that are compared", ge=0)] = 0,
+    folds: Annotated[int | None, Key("parts of the split; null: one for each subject, session or run", ge=2)] = None,
+    fold: Annotated[int | None, Key("which is the test part; null: the first", ge=0)] = None,
+    validation: Annotated[
+        float | None, Key("fraction of the training windows; null: the next fold, 0.2 with split=trial", gt=0, lt=1)
+    ] = None,
+    test: Annotated[float | None, Key("split=trial: fraction of the windows; null: 0.2", gt=0, lt=1)] = None,
+    cache: Annotated[bool, Key("keep prepared windows in the cache folder")] = True,
+) -> Dataset:
+    """Load EEG recordings, `x` float32 `[N, channels, times]`, groups are the subjects (sites, sessions, runs).
+
+    Raises:
+        DataError: nothing there, files that cannot be used, too few subjects; each file by name, with a remedy.
+        SettingError: settings that do not go together.
+
+    Warns:
+        DataWarning: files left out (`bad_files=warn`), a split that has the same subjects on both sides, windows that
+            occur twice.
+    """
+    how = Split(split, split_seed, folds, fold, validation, test, groups)
+    how.check()
+    _check_windows(tmin, tmax, length, step, low, high)
+    classes = tuple(dict.fromkeys(labels.values()))
+    if len(classes) < 2:
+        raise SettingError("data.labels", labels, "events of two classes at least, such as {T1: left, T2: right}")
+    wanted = Processing(
+        channels=(),
+        rate=0.0,
+        labels=tuple(labels.items()),
+        classes=classes,
+        events=events,
+        tmin=tmin,
+        tmax=tmax,
+        length=length or 0.0,
+        step=step or 0.0,
+        low=low or 0.0,
+        high=high or 0.0,
+        notch=notch or 0.0,
+        reference=reference if isinstance(reference, str) else tuple(common_name(name) for name in reference),
+        bad_channels=bad_channels,
+        moving=standardise == "moving",
+        reject=reject or 0.0,
+    )
+    root = _root(path)
+    sources = find(root, pattern, subject, bids)
+    seen = survey(
+        sources,
+        wanted,
+        channels=channels if isinstance(channels, str) else [common_name(name) for name in channels],
+        types=types,
+        resample=resample,
+        scale=scale,
+        store=Store(folder() if cache else None),
+    )
+    _tell(seen, bad_files)
+    assert seen.contract is not None
+    try:
+        parts = divide(seen.files, classes, how)
+        for finding in parts.findings:
+            warnings.warn(f"eeg_files: {finding}", DataWarning, stacklevel=2)
+        values = [part.x for part in parts.samples]
+        if standardise == "node":
+            standardised(values, [part.groups for part in parts.samples if part.groups is not None])
+        elif standardise == "trial":
+            for x in values:
+                standardise_each(x)
+        subjects = len({one.source.subject for one in seen.files})
+        shape = f"{len(seen.contract.channels)} channels at {seen.contract.rate:g} Hz"
+        train, held_out, tested = parts.samples
+        dataset = Dataset(
+            "eeg_files",
+            train,
+            held_out,
+            tested,
+            classes=classes,
+            split=parts.how,
+            source=f"{len(seen.files)} EEG files of {subjects} subjects in {root}, {shape}",
+            group_names=parts.group_names,
+            fold=parts.fold,
+            files=seen.reports,
+            findings=parts.findings,
+            rate=seen.contract.rate,
+        )
+        return check_dataset(dataset)
+    except DataError as error:
+        error.files = seen.reports
+        raise
+
+
+def _check_windows(
+    tmin: float, tmax: float, length: float | None, step: float | None, low: float | None, high: float | None
+) -> None:
+    """Refuse settings that cannot be or would be ignored."""
+    if length is None:
+        if tmax <= tmin:
+            raise SettingError("data.tmax", tmax, f"above data.tmin = {tmin:g}: the end of a window, in seconds")
+        if step is not None:
+            raise SettingError("data.step", step, "null without data.length: windows lie around events")
+    if low is not None and high is not None and low >= high:
+        raise SettingError("data.low", low, f"below data.high = {high:g}, the upper end of the band")
+
+
+def _root(path: str) -> Path:
+    given = Path(path).expanduser()
+    if given.is_absolute() or given.exists():
+        return given
+    return locate(
+        f"eeg_files: {path}",
+        [path],
+        None,
+        ["set data.path to a file, a folder or a BIDS root, absolute or from the folder you are in"],
+    )
+
+
+def _tell(seen: Survey, bad_files: str) -> None:
+    """Say which files are not used, and why: by an error, by warnings, or not at all."""
+    refused = [report for report in seen.reports if report.verdict == "refused"]
+    if refused and (bad_files == "raise" or not seen.files):
+        advice = (
+            "Nothing else is there."
+            if not seen.files
+            else "Set data: {bad_files: warn} to go on without them (skip: without a word), or leave them out by "
+            "data.pattern; fne data check CONFIG lists all files"
+        )
+        raise FilesError("eeg_files", seen.reports, advice)
+    if bad_files == "warn":
+        for report in refused:
+            reason = next(finding for finding in report.findings if finding.action == "refused")
+            warnings.warn(f"eeg_files: {report.file} is left out: {reason}", DataWarning, stacklevel=3)

@@ -1,0 +1,258 @@
+"""Open an EEG file through MNE: names and types of channels put right, events listed, every failure in plain words."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from fne.data.eeg_faults import explain, misnamed, one_line
+from fne.data.eeg_layout import FORMATS, extension, first_bytes
+from fne.data.eeg_recording import Header, Source
+from fne.data.eeg_windows import is_gap
+from fne.findings import FileError, Finding
+
+if TYPE_CHECKING:
+    import mne
+
+    Recording: TypeAlias = mne.io.BaseRaw | mne.BaseEpochs
+
+_TYPES = {
+    "eog": r"EOG|^LOC$|^ROC$",
+    "ecg": r"ECG|EKG",
+    "emg": r"EMG",
+    "stim": r"^STATUS$|STIM|TRIG|^STI ?\d+$",
+    "resp": r"^RESP",
+    "misc": r"^PHOTIC|^SPO2|^PLETH|^TEMP",
+}
+"""MNE's type of a channel, by its name in capitals."""
+_HARMLESS = re.compile(
+    "does not conform to MNE naming conventions"  # of a file's name
+    "|Limited .* annotation.* expanding outside"  # the last event lasts until the end
+    "|measurement date|participants.tsv|scans.tsv"  # often taken out to hide who it is; no value depends on it
+)
+_LOSSES = (
+    (
+        "Invalid tag|Number of records|Omitted",
+        "It may be cut off: copy it again, and compare its length with what was recorded",
+    ),
+    ("MarkerFile", "Its events are missing: copy the .vmrk here, or name it in the line MarkerFile= of the .vhdr"),
+    ("", "Compare the file with what was recorded"),
+)
+"""What to do about a warning, the first that fits."""
+_PROGRAMMERS = (DeprecationWarning, PendingDeprecationWarning, FutureWarning, ResourceWarning, ImportWarning)
+"""Warnings that are about MNE's code, not about a file."""
+
+
+def open_recording(source: Source, events: str = "auto") -> tuple[Recording, Header]:
+    """Open a recording without reading its values, where its format permits.
+
+    Channels get the common spelling (`Fc5.` is `FC5`), and types by their names where the file calls all of them EEG.
+
+    Args:
+        source: which.
+        events: `annotations`, codes of the `stim` channels, or `auto`: annotations where there are any.
+
+    Raises:
+        FileError: it cannot be opened, for whatever reason.
+    """
+    findings: list[Finding] = []
+    if (wrong := misnamed(source.path)) is not None:
+        raise FileError(wrong)
+    try:
+        recording = _read(source, findings)
+        with listening(source, findings):
+            findings += [*_spell(recording), *_set_types(recording)]
+            header = _header(recording, events)
+    except Exception as error:
+        raise FileError(explain(error, source)) from error
+    return recording, Header(**header, findings=tuple(dict.fromkeys(findings)))
+
+
+@contextmanager
+def listening(source: Source, findings: list[Finding]) -> Iterator[None]:
+    """Take MNE's warnings within as findings instead; what does not matter for the values is dropped."""
+    import mne
+
+    # MNE warns at this level of its log only; at "error" the warnings would be lost.
+    with warnings.catch_warnings(record=True) as heard, mne.use_log_level("WARNING"):
+        warnings.simplefilter("always")
+        yield
+    for warning in heard:
+        text = one_line(str(warning.message), source)
+        if not issubclass(warning.category, _PROGRAMMERS) and not _HARMLESS.search(text):
+            remedy = next(remedy for words, remedy in _LOSSES if re.search(words, text))
+            findings.append(Finding("mne", f"MNE warns: {text}", "a file without this warning", remedy, "noted"))
+
+
+# ------------------------------------------------------------------------------------------------ opening
+def _read(source: Source, findings: list[Finding]) -> Recording:
+    """Let the readers that fit have a try, one after the other; the first one's error counts."""
+    first: Exception | None = None
+    for read in _readers(source):
+        heard: list[Finding] = []
+        try:
+            with listening(source, heard):
+                recording = read()
+        except Exception as error:
+            first = first or error
+        else:
+            findings += heard
+            return recording
+    raise first or ValueError(f"no reader knows the extension {source.path.suffix!r}")
+
+
+def _readers(source: Source) -> list[Callable[[], Any]]:
+    """Return the readers for a file: of a continuous recording, then of epochs where the format has any."""
+    path, ending = source.path, extension(source.path)
+    if source.root is not None:
+        return [partial(_read_bids, path, source.root, name) for name in ("read_raw_bids", "read_epochs_bids")]
+    names = FORMATS.get(ending, ())
+    if ending == ".cnt":  # two makers share the extension; ANT's files are RIFF
+        names = names[1:] if first_bytes(path).startswith(b"RIFF") else names[:1]
+    if path.name.split(".")[0].endswith(("-epo", "_epo")):
+        names = names[::-1]
+    return [partial(_read_file, path, name) for name in names]
+
+
+def _read_file(path: Path, reader: str) -> Recording:
+    import mne
+
+    if reader == "read_epochs":  # projections are not applied, as in continuous recordings
+        return mne.read_epochs(path, proj=False, preload=False)
+    return getattr(mne.io, reader)(path)
+
+
+def _read_bids(path: Path, root: Path, reader: str) -> Recording:
+    import mne_bids
+
+    return getattr(mne_bids, reader)(mne_bids.get_bids_path_from_fname(path, check=False).update(root=root))
+
+
+def _header(recording: Recording, events: str) -> dict[str, Any]:
+    rate = float(recording.info["sfreq"])
+    known: dict[str, Any] = {
+        "channels": tuple(recording.ch_names),
+        "types": tuple(recording.get_channel_types()),
+        "rate": rate,
+    }
+    if is_epochs(recording):
+        names, samples = event_names(recording), len(recording.times)
+        known |= {"epochs": len(names), "tmin": float(recording.tmin), "tmax": float(recording.tmax)}
+        known["seconds"] = len(names) * samples / rate
+    else:
+        names = [name for _, _, name in event_list(recording, events)]
+        known["seconds"] = float(recording.n_times / rate)
+    return {**known, "events": dict(sorted(Counter(names).items()))}
+
+
+def is_epochs(recording: Recording) -> bool:
+    """Whether a recording is cut into epochs already."""
+    return hasattr(recording, "event_id")
+
+
+# ------------------------------------------------------------------------------------------------ channels
+def common_name(name: str) -> str:
+    """Return a channel's name in the common spelling: `EEG FP1-REF` and `Fp1.` are `Fp1`; `T3` stays `T3`."""
+    bare = re.sub(r"^EEG[\s_:-]+(?=[A-Za-z])", "", name.strip(" ."), flags=re.IGNORECASE)
+    bare = re.sub(r"(?<=\w)[\s_-]+(REF|LE|AVG?)$", "", bare, flags=re.IGNORECASE).strip(" .")
+    return _standard().get(bare.lower(), bare) or name
+
+
+@cache
+def _standard() -> dict[str, str]:
+    """Return the names of the 10-05 system, and older ones such as `T3`, by their lower case."""
+    import mne
+
+    # MNE 1.13 renamed it, and warns of the old name.
+    known = mne.channels.get_builtin_montages()
+    montage = "colin27_1005" if "colin27_1005" in known else "standard_1005"
+    return {name.lower(): name for name in [*mne.channels.make_standard_montage(montage).ch_names, "Nz"]}
+
+
+def _spell(recording: Recording) -> list[Finding]:
+    """Rename a recording's channels, but for those that would get one name."""
+    new = {name: common_name(name) for name in recording.ch_names}
+    often = Counter(new.values())
+    same = {target: [n for n in new if new[n] == target] for target, count in often.items() if count > 1}
+    changed = {name: target for name, target in new.items() if target != name and target not in same}
+    recording.rename_channels(changed)
+    return [
+        Finding(
+            "channels",
+            f"{' and '.join(names)} would all be called {target}, so they keep their names",
+            "one channel of each name",
+            "Name the one that is meant in data.channels",
+            "noted",
+        )
+        for target, names in same.items()
+    ]
+
+
+def _set_types(recording: Recording) -> list[Finding]:
+    """Give channels that the file calls EEG the type that their names tell."""
+    types = {
+        name: kind
+        for name, given in zip(recording.ch_names, recording.get_channel_types(), strict=True)
+        for kind, pattern in _TYPES.items()
+        if given == "eeg" and re.search(pattern, name.upper())
+    }
+    if not types:
+        return []
+    recording.set_channel_types(types, on_unit_change="ignore")
+    named = ", ".join(f"{name} ({kind})" for name, kind in types.items())
+    return [
+        Finding(
+            "types",
+            f"the file calls all of them EEG, their names say otherwise: {named}",
+            "types that fit the names",
+            "Such channels are taken only if data.types or data.channels name them",
+            "noted",
+        )
+    ]
+
+
+# ------------------------------------------------------------------------------------------------ events
+def event_list(recording: mne.io.BaseRaw, events: str = "auto") -> list[tuple[float, float, str]]:
+    """Return onset and duration in seconds, from the first sample on, and name of each event of a continuous recording.
+
+    Args:
+        recording: with annotations or stim channels.
+        events: `annotations`, codes of the `stim` channels as text, or `auto`: annotations where there are any.
+    """
+    found = []
+    if events != "stim":
+        first = recording.first_time  # MNE counts onsets from the begin of the measurement, which may be cut away
+        for note in recording.annotations:
+            if not is_gap(note["description"]):
+                found.append((float(note["onset"] - first), float(note["duration"]), str(note["description"])))
+    if events == "stim" or (events == "auto" and not found):
+        found = _codes(recording)
+    return sorted(found)
+
+
+def _codes(recording: mne.io.BaseRaw) -> list[tuple[float, float, str]]:
+    """Return where the stim channels rise, as MNE sees it; a channel that combines the others stands for all."""
+    names = [n for n, kind in zip(recording.ch_names, recording.get_channel_types(), strict=True) if kind == "stim"]
+    names = next(([name] for name in ("STI101", "STI 014") if name in names), names)
+    found = []
+    for values in np.nan_to_num(recording.get_data(picks=names)) if names else ():
+        largest = np.abs(values).max(initial=0)
+        # A channel that the file calls EEG went from microvolts to volts.
+        codes = np.rint(values * (1e6 if 0 < largest < 0.5 else 1)).astype(np.int64) & 0xFFFF  # BioSemi: 16 are codes
+        for sample in np.flatnonzero(np.diff(codes) > 0) + 1:
+            found.append((float(sample / recording.info["sfreq"]), 0.0, str(codes[sample])))
+    return found
+
+
+def event_names(epochs: mne.BaseEpochs) -> list[str]:
+    """Return the event's name of each epoch."""
+    names = {code: name for name, code in epochs.event_id.items()}
+    return [names.get(code, str(code)) for code in epochs.events[:, 2].tolist()]

@@ -1,0 +1,135 @@
+"""Values of an EEG recording checked and put right, in place: scale, bad channels, reference."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fne.data.eeg_checks import check_channels, check_scale, refuse, some, strength
+from fne.data.eeg_recording import Processing
+from fne.findings import Finding
+
+if TYPE_CHECKING:
+    import mne
+
+_CENTRE = (0.0, 0.015, 0.041)
+"""Of the sphere through all positions of the montage, in metres; MNE would fit one to a recording's own, maybe few."""
+_SOURCES = 4
+"""Good channels that an interpolation needs at least."""
+
+
+def repair(
+    values: NDArray[np.float64],
+    rate: float,
+    names: Sequence[str],
+    types: Sequence[str],
+    marked: Sequence[str],
+    file: str,
+    processing: Processing,
+) -> list[Finding]:
+    """Check `values` in microvolts, `[channels, times]` or `[channels, epochs, times]`, and change them in place.
+
+    Args:
+        values: read, and multiplied by `processing.scale`.
+        rate: in Hz.
+        names, types: of the channels.
+        marked: channels that the file calls bad.
+        file: its name, for what is said about it.
+        processing: says what is done with bad channels, and what the reference is.
+
+    Raises:
+        FileError: values of another unit, channels that cannot be used or repaired.
+    """
+    eeg = np.array([kind == "eeg" for kind in types])
+    if not eeg.any():
+        eeg[:] = True  # electrodes on or in the brain, say: the user asked for this type
+    measured = strength(values, rate)
+    findings = [*check_scale(measured, eeg, file, processing.scale)]
+    bad, found = check_channels(measured, names, marked, processing)
+    rows = values.reshape(len(values), -1)
+    where = [names.index(name) for name in bad]
+    if bad and processing.bad_channels == "interpolate":
+        interpolate(rows, names, eeg, bad)
+    elif bad:
+        rows[where] = 0
+    if processing.reference != "none":
+        zeroed = bad if processing.bad_channels == "zero" else []
+        _rereference(rows, names, eeg, bad, zeroed, processing.reference)
+        rows[[names.index(name) for name in zeroed]] = 0
+    return [*findings, *found]
+
+
+def interpolate(rows: NDArray[np.float64], names: Sequence[str], eeg: NDArray[np.bool_], bad: Sequence[str]) -> None:
+    """Replace channels by spherical splines through the good ones (Perrin et al. 1989), by names of the 10-05 system.
+
+    Args:
+        rows: values `[channels, times]`, changed in place.
+        names: of the channels.
+        eeg: which of them are EEG `[channels]`.
+        bad: which ones are replaced.
+
+    Raises:
+        FileError: one has no position, or too few good ones have.
+    """
+    montage = _montage()
+    known = {name.lower() for name in montage.ch_names}
+    placed = [name for name, is_eeg in zip(names, eeg, strict=True) if is_eeg and name.lower() in known]
+    lost = [name for name in bad if name not in placed]
+    good = [name for name in placed if name not in bad]
+    if lost or len(good) < _SOURCES:
+        found = f"no position is known of {some(lost)}" if lost else f"{len(good)} good channels have a known position"
+        expected = f"EEG channels named as in the 10-05 system, {_SOURCES} good ones at least, to interpolate from"
+        out = f"leave {some(list(bad))} out of data.channels"
+        refuse("interpolate", found, expected, f"Set data: {{bad_channels: zero}}, or {out}")
+    raw = _raw(rows, names, [name in placed for name in names])
+    raw.set_montage(montage, match_case=False, on_missing="ignore", verbose="ERROR")
+    raw.info["bads"] = list(bad)
+    raw.interpolate_bads(origin=_CENTRE, verbose="ERROR")
+
+
+def _rereference(
+    rows: NDArray[np.float64],
+    names: Sequence[str],
+    eeg: NDArray[np.bool_],
+    bad: Sequence[str],
+    zeroed: Sequence[str],
+    reference: str | Sequence[str],
+) -> None:
+    """Subtract the mean of the reference from all EEG channels in `rows` `[channels, times]`, in place."""
+    if isinstance(reference, str):
+        count = int(eeg.sum()) - len(zeroed)
+        if count < 2:
+            found = f"data.reference = average of {count} channel, which is then 0 everywhere"
+            refuse("reference", found, "several EEG channels", "Set data: {reference: none}")
+    elif broken := [name for name in reference if name in bad]:
+        found = f"channel {some(broken)} of data.reference is bad: flat, with NaN, or marked as bad"
+        remedy = "Set data: {reference: average}, or none if the recording has this reference already"
+        refuse("reference", found, "a reference that was recorded well", remedy)
+    of = [
+        name not in zeroed and (is_eeg if reference == "average" else name in reference)
+        for name, is_eeg in zip(names, eeg, strict=True)
+    ]
+    # By hand, since MNE copies all values twice for it.
+    mean = rows.mean(axis=0, where=np.array(of)[:, None])
+    np.subtract(rows, mean, out=rows, where=eeg[:, None])
+
+
+def _raw(rows: NDArray[np.float64], names: Sequence[str], eeg: Sequence[bool]) -> Any:
+    """Return a recording that shares the memory of `rows`."""
+    import mne
+
+    info = mne.create_info(list(names), 1.0, ["eeg" if is_eeg else "misc" for is_eeg in eeg], verbose="ERROR")
+    raw = mne.io.RawArray(rows, info, copy="auto", verbose="ERROR")
+    assert np.shares_memory(raw._data, rows)
+    return raw
+
+
+def _montage() -> mne.channels.DigMontage:
+    import mne
+
+    # MNE 1.13 renamed it, and warns of the old name.
+    known = mne.channels.get_builtin_montages()
+    return mne.channels.make_standard_montage("colin27_1005" if "colin27_1005" in known else "standard_1005")

@@ -1,0 +1,152 @@
+"""All files of a folder, read and checked one after the other: what each gives, and what was found in it."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.progress import track
+
+from fne.data.eeg_contract import Contract, agree
+from fne.data.eeg_faults import explain
+from fne.data.eeg_layout import companions
+from fne.data.eeg_parts import Recorded
+from fne.data.eeg_reading import open_recording
+from fne.data.eeg_recording import Header, Processing, Source, Windows
+from fne.data.eeg_signal import prepare
+from fne.data.eeg_store import Store
+from fne.findings import FileError, FileReport, Finding
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What the files of a folder give.
+
+    Args:
+        files: those that can be used, in order.
+        reports: of all.
+        contract: what they agree on; `None` where no file can be opened.
+    """
+
+    files: tuple[Recorded, ...]
+    reports: tuple[FileReport, ...]
+    contract: Contract | None
+
+
+def survey(
+    sources: Sequence[Source],
+    wanted: Processing,
+    *,
+    channels: str | Sequence[str],
+    types: Sequence[str],
+    resample: float | None,
+    scale: float | Mapping[str, float],
+    store: Store,
+) -> Survey:
+    """Read all files: their headers first, then what these agree on. One recording at a time is in memory.
+
+    Args:
+        sources: the files.
+        wanted: what is done to each, but for channels, rate and scale.
+        channels, types, resample: see `agree`.
+        scale: for all files, or by pattern of their names, the first that fits.
+        store: what was read before.
+
+    Raises:
+        DataError: channels that no file has.
+    """
+    found: dict[str, list[Finding]] = {source.name: [] for source in sources}
+    digests: dict[str, str] = {}
+    headers: dict[str, Header] = {}
+    for source in _with_progress(sources, "looking at EEG files"):
+        with _told(source, found):
+            digests[source.name] = store.hash_of(companions(source))
+            make = functools.partial(_header, source, wanted.events)
+            header = store.header(digests[source.name], source, wanted.events, make)
+            headers[source.name] = header
+            found[source.name] += header.findings
+
+    contract = agree(headers, channels, types, resample) if headers else None
+    files: dict[str, Recorded] = {}
+    for source in _with_progress([s for s in sources if s.name in headers], "reading EEG files"):
+        assert contract is not None
+        found[source.name] += contract.findings[source.name]
+        if any(finding.action == "refused" for finding in contract.findings[source.name]):
+            continue
+        factor = scale if isinstance(scale, float | int) else _factor(source, scale)
+        own = replace(wanted, channels=contract.channels, rate=contract.rate, scale=float(factor))
+        with _told(source, found):
+            read = functools.partial(_windows, source, own)
+            windows = store.windows(digests[source.name], source, own, read)
+            found[source.name] += windows.findings
+            files[source.name] = _recorded(source, windows, own.times / own.rate)
+
+    reports = []
+    for source in sources:
+        about = headers.get(source.name)
+        y = files[source.name].y if source.name in files else np.zeros(0, np.int64)
+        reports.append(
+            FileReport(
+                source.name,
+                source.subject,
+                channels=len(about.channels) if about else 0,
+                rate=about.rate if about else 0.0,
+                seconds=about.seconds if about else 0.0,
+                events={name: int((y == label).sum()) for label, name in enumerate(wanted.classes)} if len(y) else {},
+                findings=tuple(found[source.name]),
+            )
+        )
+    return Survey(tuple(files.values()), tuple(reports), contract)
+
+
+@contextmanager
+def _told(source: Source, found: dict[str, list[Finding]]) -> Iterator[None]:
+    """Note why a file cannot be used, whatever the reason."""
+    try:
+        yield
+    except FileError as error:
+        found[source.name].append(error.finding)
+    except OSError as error:
+        found[source.name].append(explain(error, source))
+
+
+def _header(source: Source, events: str) -> Header:
+    return open_recording(source, events)[1]
+
+
+def _windows(source: Source, processing: Processing) -> Windows:
+    recording, header = open_recording(source, processing.events)
+    return prepare(source, recording, header, processing)
+
+
+def _factor(source: Source, scale: Mapping[str, float]) -> float:
+    return next((factor for pattern, factor in scale.items() if fnmatchcase(source.name, pattern)), 1.0)
+
+
+def _recorded(source: Source, windows: Windows, seconds: float) -> Recorded:
+    """Return a file's windows as they are passed on: mapped ones are closed, a thousand files would be too many."""
+    content = [hashlib.blake2b(x.tobytes(), digest_size=16).digest() for x in windows.x]
+    overlap = bool((np.diff(np.sort(windows.onset)) < seconds - 1e-9).any())
+    values = functools.partial(_same, windows.x)
+    if isinstance(windows.x, np.memmap) and windows.x.filename is not None:
+        values = functools.partial(np.load, windows.x.filename, mmap_mode="r")
+    return Recorded(source, windows.y, content, overlap, values)
+
+
+def _same(values: NDArray[np.float32]) -> NDArray[np.float32]:
+    return values
+
+
+def _with_progress(sources: Sequence[Source], what: str) -> Iterator[Source]:
+    """Yield the files, with a bar on a terminal: a first start may take minutes."""
+    screen = Console(stderr=True)
+    quiet = len(sources) < 10 or not sys.stderr.isatty()
+    yield from track(sources, description=what, console=screen, transient=True, disable=quiet)

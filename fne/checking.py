@@ -1,0 +1,127 @@
+"""A config's data, read and looked at before anybody trains on them."""
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fne.config import Config
+from fne.data.partition import describe
+from fne.errors import DataError, DataWarning
+from fne.experiment import deal_nodes, load_dataset
+from fne.findings import FileReport, Finding
+from fne.types import Dataset, Samples
+from fne.watch.pictures import data_picture
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What a check found.
+
+    Args:
+        files: what is known of each file.
+        findings: about all samples together.
+        dataset: what was loaded, `None` where that failed.
+        error: why, or nothing.
+    """
+
+    files: tuple[FileReport, ...]
+    findings: tuple[Finding, ...]
+    dataset: Dataset | None
+    error: str = ""
+
+    @property
+    def problems(self) -> int:
+        """Files that are refused, findings that are problems, and the error that ends it all."""
+        refused = sum(report.verdict == "refused" for report in self.files)
+        return refused + sum(f.action == "problem" for f in self.findings) + bool(self.error and not refused)
+
+    def lines(self) -> Iterator[str]:
+        """Yield what was found, a line each."""
+        for report in self.files:
+            for finding in report.findings:
+                yield f"{report.file}: {finding.action}: {finding}"
+        for finding in self.findings:
+            yield f"all samples: {finding.action}: {finding}"
+        if self.error and not any(report.verdict == "refused" for report in self.files):
+            yield self.error
+
+    def as_json(self) -> dict[str, Any]:
+        """Return everything as plain values, a verdict a file."""
+        return {
+            "problems": self.problems,
+            "files": [report.as_json() for report in self.files],
+            "findings": [asdict(finding) for finding in self.findings],
+            "error": self.error,
+        }
+
+
+def check(config: Config, picture: Path) -> Checked:
+    """Load a config's data, deal them to its nodes, and draw what came out.
+
+    Raises:
+        DataError: nothing is known of any file, such as when there are none.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DataWarning)  # all that they say is among the findings
+        try:
+            dataset = load_dataset(config)
+            nodes = deal_nodes(config, dataset)
+        except DataError as error:
+            if not error.files:
+                raise
+            return Checked(error.files, (), None, str(error))
+    names, counts = describe(nodes, dataset.classes)
+    data_picture(
+        counts.tolist(), names, list(dataset.classes or ("samples",)), _averages(dataset), dataset.rate, picture
+    )
+    return Checked(dataset.files, (*dataset.findings, *_of_split(dataset)), dataset)
+
+
+def _averages(dataset: Dataset) -> dict[str, list[list[float]]]:
+    """Return the mean training recording of each class, `[channels][times]`, where the data are recordings."""
+    if dataset.classes is None or len(dataset.shape) != 2:
+        return {}
+    y = dataset.train.y
+    return {
+        name: dataset.train.x[y == label].double().mean(0).tolist()
+        for label, name in enumerate(dataset.classes)
+        if bool((y == label).any())
+    }
+
+
+def _of_split(dataset: Dataset) -> Iterator[Finding]:
+    """Yield what training and test share, in whatever data set: subjects, and samples that are equal."""
+    parts = {"training": dataset.train, "validation": dataset.validation, "test": dataset.test}
+    known = {name: _digests(part) for name, part in parts.items()}
+    for a, b in (("training", "validation"), ("training", "test"), ("validation", "test")):
+        shared = len(known[a] & known[b])
+        if shared:
+            yield Finding(
+                "repeated",
+                f"{shared} samples of the {b} part are byte for byte in the {a} part, too",
+                "no sample in two parts",
+                "Leave repeated files out",
+                "problem",
+            )
+    told = any(finding.kind == "subjects on both sides" for finding in dataset.findings)
+    if dataset.train.groups is not None and dataset.test.groups is not None and not told:
+        both = set(dataset.train.groups.tolist()) & set(dataset.test.groups.tolist())
+        if both:
+            yield Finding(
+                "subjects on both sides",
+                f"{len(both)} subjects are in training and test, such as {dataset.group_name(min(both))}",
+                "other subjects in the test part, for a claim about new people",
+                "Set data: {split: subject} where the data set has it",
+                "noted",
+            )
+
+
+def _digests(part: Samples) -> set[bytes]:
+    return {hashlib.blake2b(torch.as_tensor(x).numpy().tobytes(), digest_size=16).digest() for x in part.x}
