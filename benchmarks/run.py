@@ -27,6 +27,7 @@ SHARDS = "data.partition=shards strategy.lr=0.05 strategy.rounds=700"
 MANY = "strategy.subset_size=20 strategy.samples_per_node=6"
 LARGE = "fne_eeg_40 model.variant=braindecode strategy.population=64"
 BY_SUBJECT = "data.split=subject"
+RUNS = "eeg_runs"
 SHUFFLED = "data.shuffle_labels=true"
 SHARED = "strategy.population=40 strategy.subset_size=2 strategy.loss=cross_entropy"
 PAIRS = "strategy.population=64 strategy.rounds=1000"
@@ -129,6 +130,15 @@ GROUPS: dict[str, dict[str, str]] = {
         "es_mnist_sign": f"es_mnist strategy.uplink=sign strategy.population=256 strategy.rounds=1380 {MANY}",
         "fedavg_same": f"fedavg_mnist {SHARDS} {NARROW} watch.target=0.942",
     },
+    "eeg_files": {  # folds 0-3, each with every seed
+        "fne_runs": RUNS,
+        "es_runs": f"{RUNS} strategy=es strategy.rank=1 strategy.population=64 strategy.rounds=300 strategy.sigma=0.2 "
+        "strategy.lr=0.05 strategy.loss=cross_entropy strategy.validate_every=10 evaluation.tiles=joined",
+        "fedavg_runs": f"{RUNS} strategy=fedavg strategy.rounds=100 strategy.optimizer=adam strategy.lr=0.001 "
+        "strategy.batch_size=16",
+        "centralised_runs": f"{RUNS} strategy=centralised strategy.rounds=100 strategy.optimizer=adam "
+        "strategy.lr=0.001 strategy.batch_size=16",
+    },
     "lineage": {
         "half_of_the_nodes": f"{LARGE} strategy.rounds=100",
         "one_of_20_nodes": f"{LARGE} strategy.rounds=500 strategy.subset_size=1",
@@ -165,6 +175,8 @@ def numbers(text: str) -> range:
 
 def runs(cell: str, seeds: range, folds: range) -> dict[str, str]:
     """Return the settings of each run of a cell by the end of its folder's name."""
+    if cell.startswith(RUNS):
+        return {f"s{seed}-f{fold}": f"seed={seed} data.fold={fold}" for seed in seeds for fold in range(4)}
     if BY_SUBJECT not in cell:
         return {f"s{seed}": f"seed={seed}" for seed in seeds}
     return {f"s{seeds[0]}-f{fold}": f"seed={seeds[0]} data.fold={fold}" for fold in folds}
@@ -193,6 +205,7 @@ def main() -> None:
         folders = list(pool.map(run, jobs))
     for name, cell in cells.items():
         folded = f" --folds {arguments.folds}" if BY_SUBJECT in cell else ""
+        folded = f" --seeds {arguments.seeds} --folds 0-3" if cell.startswith(RUNS) else folded
         print(f"- `{name}`: `fne train {cell}{folded}`")
     print()
     summaries = grouped([read_summary(folder) for folder in folders])

@@ -7,9 +7,11 @@ in microvolts, filtered and resampled before they are cut, and are kept in a cac
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
+from fne.data.eeg_checks import some
 from fne.data.eeg_layout import find
 from fne.data.eeg_parts import Split, divide
 from fne.data.eeg_reading import common_name
@@ -136,6 +138,7 @@ def eeg_files(
     _tell(seen, bad_files)
     assert seen.contract is not None
     try:
+        _check_classes(seen, labels, classes)
         parts = divide(seen.files, classes, how)
         for finding in parts.findings:
             warnings.warn(f"eeg_files: {finding}", DataWarning, stacklevel=2)
@@ -179,6 +182,18 @@ def _check_windows(
             raise SettingError("data.step", step, "null without data.length: windows lie around events")
     if low is not None and high is not None and low >= high:
         raise SettingError("data.low", low, f"below data.high = {high:g}, the upper end of the band")
+
+
+def _check_classes(seen: Survey, labels: Mapping[str, str], classes: Sequence[str]) -> None:
+    """Raise `DataError` for a class that no file has a window of, and say which events there are."""
+    for number, name in enumerate(classes):
+        if not any((one.y == number).any() for one in seen.files):
+            asked = " or ".join(repr(event) for event, given in labels.items() if given == name)
+            there = some([f"{event!r} ({count})" for event, count in seen.events.items()]) or "none"
+            raise DataError(
+                f"eeg_files: data.labels: no window of class {name!r}: no file has an event {asked}; "
+                f"there are {there}; name another event in data.labels, or leave the class out"
+            )
 
 
 def _root(path: str) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -34,11 +35,13 @@ class Survey:
         files: those that can be used, in order.
         reports: of all.
         contract: what they agree on; `None` where no file can be opened.
+        events: how often each event occurs in all of them.
     """
 
     files: tuple[Recorded, ...]
     reports: tuple[FileReport, ...]
     contract: Contract | None
+    events: Mapping[str, int]
 
 
 def survey(
@@ -104,7 +107,8 @@ def survey(
                 findings=tuple(found[source.name]),
             )
         )
-    return Survey(tuple(files.values()), tuple(reports), contract)
+    events = sum((Counter(header.events) for header in headers.values()), Counter[str]())
+    return Survey(tuple(files.values()), tuple(reports), contract, events)
 
 
 @contextmanager

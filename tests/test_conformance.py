@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fne.config import load_config
+from fne.config import list_bundled, load_config
 from fne.data.partition import deal, describe
 from fne.engines.local import LocalEngine
-from fne.errors import DataError, SettingError
+from fne.errors import DataError, DataWarning, SettingError
 from fne.evolution.evaluate import PATHS, Evaluator, Plan
 from fne.evolution.genome import Layout
 from fne.evolution.philox import Perturbations
@@ -236,8 +237,13 @@ def test_model_trains_in_both_ways(name: str, strategy: str, tmp_path: Path) -> 
 # ------------------------------------------------------------------------------------------------ data
 def loaded(name: str) -> Dataset:
     more: dict[str, Any] = {"edition": "small"} if name == "mnist" else {}
+    if any(default is ... for _, default in entry("data", name).settings.values()):
+        configs = (load_config(bundled) for bundled in list_bundled())
+        more = next(config.data.settings for config in configs if config.data.name == name)
     try:
-        return load("data", name)(seed=0, **more)  # type: ignore[no-any-return]
+        with warnings.catch_warnings():  # that a split has the same subjects on both sides is said elsewhere
+            warnings.simplefilter("ignore", DataWarning)
+            return load("data", name)(seed=0, **more)  # type: ignore[no-any-return]
     except DataError as error:
         if os.environ.get("FNE_DATA"):
             raise
