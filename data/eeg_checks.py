@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -104,7 +105,7 @@ def check_scale(measured: Strength, eeg: NDArray[np.bool_], name: str, scale: fl
         f"{found}: most likely {likely}",
         expected,
         f"Correct the unit in the file (of EDF and BDF: the physical dimension), or set data: {{scale: {line}}}, "
-        f"for this file alone data: {{scale: {{{name!r}: {line}}}}}",
+        f"for this file alone data: {{scale: {{{glob.escape(name)!r}: {line}}}}}",
     )
 
 
@@ -122,7 +123,7 @@ def check_channels(
     Raises:
         FileError: a channel is flat or holds NaN, and nothing is to be done about it; or more than half of them are.
     """
-    broken = _broken(measured, names)
+    broken = broken_channels(measured, names)
     policy = processing.bad_channels
     by_file = [name for name in names if name in marked and name not in broken]
     told = list(broken.values()) + ([f"marked as bad by the file: {', '.join(by_file)}"] if by_file else [])
@@ -143,7 +144,7 @@ def check_channels(
     return bad, (Finding(kind, found, expected, f"{done}, as data.bad_channels says", "repaired"),)
 
 
-def _broken(measured: Strength, names: Sequence[str]) -> dict[str, str]:
+def broken_channels(measured: Strength, names: Sequence[str]) -> dict[str, str]:
     """Return the channels that nothing can be learned from, and why."""
     varying = measured.deviation[measured.deviation > 0]
     # In another unit than assumed all channels are small: that is the scale's fault, not theirs.

@@ -89,6 +89,12 @@ def _of_channels(
                 "noted",
             )
         )
+    places = [header.channels.index(channel) for channel in chosen if channel in header.channels]
+    if places != sorted(places) and isinstance(channels, str):  # names in the config say the order that is wanted
+        order = f"channels in another order, beginning {some(own[:3])}"
+        found.append(
+            Finding("channels", order, f"the order {some(chosen[:3])} ...", "They are put in order by name", "repaired")
+        )
     return tuple(found)
 
 

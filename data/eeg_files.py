@@ -6,8 +6,11 @@ in microvolts, filtered and resampled before they are cut, and are kept in a cac
 
 from __future__ import annotations
 
+import contextlib
+import tempfile
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -15,14 +18,14 @@ from fne.data.eeg_checks import some
 from fne.data.eeg_layout import find
 from fne.data.eeg_parts import Split, divide
 from fne.data.eeg_reading import common_name
-from fne.data.eeg_recording import Processing
+from fne.data.eeg_recording import Processing, Source
 from fne.data.eeg_store import Store, folder
 from fne.data.eeg_survey import Survey, survey
-from fne.data.sources import check_dataset, locate
+from fne.data.sources import locate
 from fne.data.standardise import standardise as standardised
 from fne.data.standardise import standardise_each
 from fne.errors import DataError, DataWarning, SettingError
-from fne.findings import FilesError
+from fne.findings import FilesError, Finding
 from fne.registry import Key, register
 from fne.types import Dataset
 
@@ -45,7 +48,8 @@ def eeg_files(
     tmin: Annotated[float, Key("begin of a window after its event", unit="seconds")] = 0.0,
     tmax: Annotated[float, Key("its end", unit="seconds")] = 2.0,
     length: Annotated[
-        float | None, Key("windows of this length in the span of an event, or of a file by its label", unit="s", gt=0)
+        float | None,
+        Key("windows of this length in the span of an event, or of a file by its label", unit="seconds", gt=0),
     ] = None,
     step: Annotated[float | None, Key("from one to the next; null: length", unit="seconds", gt=0)] = None,
     channels: Annotated[
@@ -70,7 +74,7 @@ def eeg_files(
     ] = None,
     standardise: Annotated[
         Literal["node", "trial", "moving", "none"],
-        Key("by a node's training windows, by each window, exponentially moving; none: microvolts"),
+        Key("by a group's own training windows, by each window, exponentially moving; none: microvolts"),
     ] = "node",
     bad_files: Annotated[
         Literal["raise", "warn", "skip"], Key("files that cannot be used end the run, or are left out")
@@ -88,7 +92,11 @@ def eeg_files(
         float | None, Key("fraction of the training windows; null: the next fold, 0.2 with split=trial", gt=0, lt=1)
     ] = None,
     test: Annotated[float | None, Key("split=trial: fraction of the windows; null: 0.2", gt=0, lt=1)] = None,
-    cache: Annotated[bool, Key("keep prepared windows in the cache folder")] = True,
+    shuffle_labels: Annotated[
+        bool, Key("control for leaks: labels are shuffled within subjects (of one class each: between them)")
+    ] = False,
+    label_seed: Annotated[int, Key("how shuffle_labels does it", ge=0)] = 0,
+    cache: Annotated[bool, Key("keep prepared windows in the cache folder, for the next start")] = True,
 ) -> Dataset:
     """Load EEG recordings, `x` float32 `[N, channels, times]`, groups are the subjects (sites, sessions, runs).
 
@@ -100,12 +108,13 @@ def eeg_files(
         DataWarning: files left out (`bad_files=warn`), a split that has the same subjects on both sides, windows that
             occur twice.
     """
-    how = Split(split, split_seed, folds, fold, validation, test, groups)
+    how = Split(split, split_seed, folds, fold, validation, test, groups, shuffle_labels, label_seed)
     how.check()
     _check_windows(tmin, tmax, length, step, low, high)
     classes = tuple(dict.fromkeys(labels.values()))
     if len(classes) < 2:
         raise SettingError("data.labels", labels, "events of two classes at least, such as {T1: left, T2: right}")
+    chosen = channels if isinstance(channels, str) else _named("data.channels", channels)
     wanted = Processing(
         channels=(),
         rate=0.0,
@@ -119,56 +128,61 @@ def eeg_files(
         low=low or 0.0,
         high=high or 0.0,
         notch=notch or 0.0,
-        reference=reference if isinstance(reference, str) else tuple(common_name(name) for name in reference),
+        reference=reference if isinstance(reference, str) else _named("data.reference", reference),
         bad_channels=bad_channels,
         moving=standardise == "moving",
         reject=reject or 0.0,
     )
     root = _root(path)
     sources = find(root, pattern, subject, bids)
-    seen = survey(
-        sources,
-        wanted,
-        channels=channels if isinstance(channels, str) else [common_name(name) for name in channels],
-        types=types,
-        resample=resample,
-        scale=scale,
-        store=Store(folder() if cache else None),
-    )
-    _tell(seen, bad_files)
-    assert seen.contract is not None
-    try:
-        _check_classes(seen, labels, classes)
-        parts = divide(seen.files, classes, how)
-        for finding in parts.findings:
-            warnings.warn(f"eeg_files: {finding}", DataWarning, stacklevel=2)
-        values = [part.x for part in parts.samples]
-        if standardise == "node":
-            standardised(values, [part.groups for part in parts.samples if part.groups is not None])
-        elif standardise == "trial":
-            for x in values:
-                standardise_each(x)
-        subjects = len({one.source.subject for one in seen.files})
-        shape = f"{len(seen.contract.channels)} channels at {seen.contract.rate:g} Hz"
-        train, held_out, tested = parts.samples
-        dataset = Dataset(
-            "eeg_files",
-            train,
-            held_out,
-            tested,
-            classes=classes,
-            split=parts.how,
-            source=f"{len(seen.files)} EEG files of {subjects} subjects in {root}, {shape}",
-            group_names=parts.group_names,
-            fold=parts.fold,
-            files=seen.reports,
-            findings=parts.findings,
-            rate=seen.contract.rate,
+    # Without a cache the windows lie on the disk, too, while they are copied, so that they are not in memory twice.
+    with contextlib.nullcontext(folder()) if cache else tempfile.TemporaryDirectory(prefix="fne-") as place:
+        seen = survey(
+            sources, wanted, channels=chosen, types=types, resample=resample, scale=scale, store=Store(Path(place))
         )
-        return check_dataset(dataset)
-    except DataError as error:
-        error.files = seen.reports
-        raise
+        _tell(seen, bad_files)
+        assert seen.contract is not None
+        findings = [*_of_names(sources, subject), *_unused(seen, sources, labels, scale)]
+        try:
+            _check_classes(seen, labels, classes)
+            parts = divide(seen.files, classes, how)
+        except DataError as error:
+            error.files, error.findings = seen.reports, tuple(findings)
+            raise
+    findings += parts.findings
+    for finding in findings:
+        warnings.warn(f"eeg_files: {finding}", DataWarning, stacklevel=2)
+    values, title = [part.x for part in parts.samples], parts.how
+    if standardise == "node":
+        standardised(values, [part.groups for part in parts.samples if part.groups is not None])
+        title += "" if split == "trial" else f", a {groups} without training windows standardised by itself"
+    elif standardise == "trial":
+        for x in values:
+            standardise_each(x)
+    people = len({one.source.subject for one in seen.files})
+    shape = f"{len(seen.contract.channels)} channels at {seen.contract.rate:g} Hz"
+    return Dataset(
+        "eeg_files",
+        *parts.samples,
+        classes=classes,
+        split=title,
+        source=f"EEG in {root}, {shape}; files: {len(seen.files)}, subjects: {people}",
+        group_names=parts.group_names,
+        group_kind=groups,
+        fold=parts.fold,
+        files=seen.reports,
+        findings=tuple(findings),
+        rate=seen.contract.rate,
+        start=0.0 if length else tmin,
+    )
+
+
+def _named(key: str, names: Sequence[str]) -> tuple[str, ...]:
+    """Return names of channels in the common spelling, each once."""
+    common = tuple(common_name(name) for name in names)
+    if not common or len(set(common)) < len(common):
+        raise SettingError(key, list(names), "a list of different channels, at least one")
+    return common
 
 
 def _check_windows(
@@ -180,6 +194,8 @@ def _check_windows(
             raise SettingError("data.tmax", tmax, f"above data.tmin = {tmin:g}: the end of a window, in seconds")
         if step is not None:
             raise SettingError("data.step", step, "null without data.length: windows lie around events")
+    elif tmin:
+        raise SettingError("data.tmin", tmin, "0 with data.length: windows are cut from where an event begins")
     if low is not None and high is not None and low >= high:
         raise SettingError("data.low", low, f"below data.high = {high:g}, the upper end of the band")
 
@@ -196,12 +212,37 @@ def _check_classes(seen: Survey, labels: Mapping[str, str], classes: Sequence[st
             )
 
 
+def _unused(
+    seen: Survey, sources: Sequence[Source], labels: Mapping[str, str], scale: float | Mapping[str, float]
+) -> Iterator[Finding]:
+    """Yield what the settings name and no file has: most likely misspelled."""
+    events = {*seen.events, *(source.label for source in sources)}
+    for event, name in labels.items():
+        if not any(event == there or fnmatchcase(there, event) for there in events):
+            found = f"no file has an event {event!r}, which data.labels names (class {name!r})"
+            remedy = f"There are {some(sorted(events - {''}))}: correct data.labels, or leave it out"
+            yield Finding("labels", found, "events that occur", remedy, "problem")
+    for pattern in () if isinstance(scale, float | int) else scale:
+        if not any(fnmatchcase(source.name, pattern) for source in sources):
+            found = f"no file is called {pattern!r}, which data.scale names"
+            remedy = f"Files are {some([source.name for source in sources])}: correct data.scale, or leave it out"
+            yield Finding("scale", found, "files that are there", remedy, "problem")
+
+
+def _of_names(sources: Sequence[Source], subject: str | None) -> Iterator[Finding]:
+    """Yield a note where each file is taken for a subject of its own, by its name alone."""
+    if subject is None and len(sources) > 1 and all(Path(s.name).stem == s.subject for s in sources):
+        found = f"each file is taken for a subject of its own, by its name: {some([s.subject for s in sources])}"
+        remedy = "If several are of one person, say whose by data.subject, such as '(?P<subject>[^_]+)_'"
+        yield Finding("subjects", found, "one subject a file", remedy, "noted")
+
+
 def _root(path: str) -> Path:
     given = Path(path).expanduser()
     if given.is_absolute() or given.exists():
         return given
     return locate(
-        f"eeg_files: {path}",
+        f"eeg_files: {path} (from {Path.cwd()})",
         [path],
         None,
         ["set data.path to a file, a folder or a BIDS root, absolute or from the folder you are in"],

@@ -8,9 +8,11 @@ import importlib.util
 import re
 import struct
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from fne.data.eeg_owners import owners
 from fne.data.eeg_recording import Source
 from fne.errors import DataError, SettingError
 
@@ -61,14 +63,6 @@ _TAIL = 1 << 20
 _DESCRIPTION = "dataset_description.json"
 _BIDS_FILE = re.compile(r"sub-[^/]+/(ses-[^/]+/)?eeg/[^/]+_eeg\.[^/]+")
 _SIDECARS = ("events", "channels", "eeg", "electrodes", "coordsystem")
-_GROUPS = ("subject", "session", "run", "site", "label")
-_KNOWN = (
-    r"(?P<subject>S\d{3})(?P<run>R\d{2})",  # eegmmidb
-    r"(?P<subject>[AB]0\d)(?P<session>(0\d)?[TE])",  # BCI competition IV, 2a and 2b
-    r"(?P<subject>S[CT]4\d\d)(?P<session>\d)\w\d-PSG",  # Sleep-EDF: two nights of each subject
-    r"(?P<subject>[a-z]{8}|\d{8})_(?P<session>s\d{3})_(?P<run>t\d{3})",  # Temple University
-)
-"""Names of files of common data sets, where one subject has several."""
 
 
 def extension(path: Path) -> str:
@@ -100,7 +94,7 @@ def find(
         pattern: glob below the folder, or several.
         subject: regular expression that is searched in a file's path below the folder, with a group `subject`, and
             `session`, `run`, `site`, `label` where wanted; `None`: by BIDS entities (`sub-01_ses-2_run-3`), names of
-            common data sets, else the folder directly below `path`, else the file's name.
+            common data sets, else the folder directly below `path`, else the file's name (see `owners`).
         bids: `yes`, `no`, or `auto`: where `dataset_description.json` says so.
 
     Raises:
@@ -109,28 +103,15 @@ def find(
     """
     if not path.exists():
         raise DataError(f"eeg_files: {path} is not there; set data.path to a file, a folder or a BIDS root")
-    expression = _expression(subject)
     root = _bids_root(path, bids)
     if path.is_file() or extension(path) in FOLDERS:
         folder, files = path.parent, [path]
     else:
         folder, files = path, _recordings(path, [pattern] if isinstance(pattern, str) else pattern, root)
     names = [file.relative_to(folder).as_posix() for file in files]
-    if expression is None:
-        owners = [_usual(name) for name in names]
-    else:
-        matches = [expression.search(name) for name in names]
-        bad = [name for name, match in zip(names, matches, strict=True) if not (match and match["subject"])]
-        if bad:
-            allowed = (
-                f"an expression that finds a subject in the path of each file: {len(bad)} of {len(names)} have none, "
-                f"the first is {bad[0]!r} (data.pattern leaves files out)"
-            )
-            raise SettingError("data.subject", subject, allowed)
-        owners = [match.groupdict(default="") for match in matches if match]
     return [
-        Source(file, name, root=root, **{key: owner.get(key, "") for key in _GROUPS})
-        for file, name, owner in zip(files, names, owners, strict=True)
+        Source(file, name, root=root, **owner)
+        for file, name, owner in zip(files, names, owners(names, subject), strict=True)
     ]
 
 
@@ -183,40 +164,6 @@ def _is_main(file: Path, endings: set[str]) -> bool:
     return ending in FORMATS and ending not in SHARED
 
 
-# ------------------------------------------------------------------------------------------------ whose they are
-def _expression(subject: str | None) -> re.Pattern[str] | None:
-    if subject is None:
-        return None
-    try:
-        expression = re.compile(subject)
-    except re.error as error:
-        raise SettingError("data.subject", subject, f"a regular expression ({error})") from error
-    if "subject" not in expression.groupindex:
-        raise SettingError("data.subject", subject, "a regular expression with a group (?P<subject>...)")
-    return expression
-
-
-def _usual(name: str) -> dict[str, str]:
-    """Return whose a file is by the usual names."""
-    path = PurePosixPath(name)
-    # A later entity wins: the file's name knows better than a folder's.
-    entities = dict(re.findall(r"(?:^|[/_])(sub|ses|run)-([^/_.]+)", name))
-    if "sub" in entities:
-        return {"subject": entities["sub"], "session": entities.get("ses", ""), "run": entities.get("run", "")}
-    stem = path.name[: -len(extension(Path(name))) or None]
-    for known in _KNOWN:
-        if match := re.fullmatch(known, stem):
-            return match.groupdict(default="")
-    if len(path.parts) > 2:
-        # Neither folder nor file can be guessed: one subject taken for two would be in training and test.
-        allowed = (
-            f"an expression that says whose {name!r} is, by no usual form of a name; such as "
-            "'^(?P<subject>[^/]+)/' where the first folder is a subject's"
-        )
-        raise SettingError("data.subject", None, allowed)
-    return {"subject": path.parent.name or stem}
-
-
 def _bids_root(path: Path, bids: str) -> Path | None:
     """Return the BIDS root that `path` is, or lies in."""
     if bids == "no":
@@ -236,12 +183,47 @@ def _bids_root(path: Path, bids: str) -> Path | None:
 
 
 # ------------------------------------------------------------------------------------------------ what belongs to one
-def companions(source: Source) -> tuple[Path, ...]:
+@dataclass(frozen=True)
+class Folder:
+    """What lies in a folder, in the order in which it is looked for.
+
+    Args:
+        stems: files by all that stands before a dot of their names: `a.b.json` by `a` and by `a.b`.
+        lost: `.fdt` that no `.set` has the name of.
+        sidecars: of BIDS, each with its entities but for `space`.
+    """
+
+    stems: Mapping[str, Sequence[Path]]
+    lost: Sequence[Path]
+    sidecars: Sequence[tuple[frozenset[str], Path]]
+
+
+def listed(folder: Path) -> Folder:
+    """List a folder. Wrap it in `functools.cache` for as long as files may be taken to stay as they are."""
+    stems: dict[str, list[Path]] = {}
+    lost, sidecars = [], []
+    for file in folder.iterdir():
+        for dot in re.finditer(r"\.", file.name):
+            stems.setdefault(file.name[: dot.start()], []).append(file)
+        if file.suffix == ".fdt":
+            lost.append(file)
+        *entities, suffix = file.name.split(".")[0].split("_")
+        if suffix in _SIDECARS and file.suffix in (".tsv", ".json"):
+            sidecars.append((frozenset(entity for entity in entities if not entity.startswith("space-")), file))
+    lost = [file for file in lost if file.with_suffix(".set") not in stems.get(file.stem, ())]
+    return Folder(stems, lost, sidecars)
+
+
+def companions(source: Source, folder: Callable[[Path], Folder] = listed) -> tuple[Path, ...]:
     """Return the files that a recording's values or events may depend on, the main file first, then sorted.
 
     Beside it all of the same name with another extension, those that a BrainVision header names, parts of a split FIF,
     BIDS sidecars, also inherited ones, and all files of a folder that is one recording. Rather one too many: it only
     makes a cache read again.
+
+    Args:
+        source: the recording.
+        folder: lists a folder; `functools.cache(listed)` where many recordings of one are asked for.
 
     Raises:
         OSError: a header cannot be read.
@@ -250,16 +232,18 @@ def companions(source: Source) -> tuple[Path, ...]:
     if path.is_dir():
         return (path, *sorted(file for file in path.rglob("*") if file.is_file()))
     stem = path.name[: -len(ending) or None]
-    beside = path.parent.glob(f"{glob.escape(stem)}.*")
-    found = {file for file in beside if extension(file) in SHARED or extension(file) not in FORMATS}
+    there = folder(path.parent)
+    found = {file for file in there.stems.get(stem, ()) if extension(file) in SHARED or extension(file) not in FORMATS}
     if ending in (".vhdr", ".ahdr"):
         found |= {path.parent / name for _, _, name in header_links(path)}
     elif ending == ".set":  # the file says in which .fdt its values are, maybe in one that is no other .set's
-        found |= {file for file in path.parent.glob("*.fdt") if not file.with_suffix(".set").exists()}
+        found |= set(there.lost)
     elif ending.startswith(".fif"):
         found |= set(_later_parts(path))
     if source.root is not None:
-        found |= set(_sidecars(path, source.root))
+        own = set(path.name.split("_")[:-1])
+        for above in (parent for parent in path.absolute().parents if parent.is_relative_to(source.root)):
+            found |= {file for entities, file in folder(above).sidecars if entities <= own}
     return (path, *sorted(file for file in found - {path} if file.is_file()))
 
 
@@ -308,14 +292,3 @@ def _is_later_part(file: Path) -> bool:
     before = f"{int(number) - 1:0{len(number)}d}" if match[1] else f"-{int(number) - 1}"
     names = {f"{head}{before}{tail}", *([f"{head}{tail}"] if not match[1] else [])}
     return any(next_part(file.with_name(name)) == file for name in names)
-
-
-def _sidecars(path: Path, root: Path) -> Iterator[Path]:
-    """Yield the BIDS files that describe a recording: their entities are some of its own."""
-    own = set(path.name.split("_")[:-1])
-    for folder in (parent for parent in path.absolute().parents if parent.is_relative_to(root)):
-        for file in folder.iterdir():
-            *entities, suffix = file.name.split(".")[0].split("_")
-            theirs = {entity for entity in entities if not entity.startswith("space-")}
-            if suffix in _SIDECARS and file.suffix in (".tsv", ".json") and theirs <= own:
-                yield file

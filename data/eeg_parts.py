@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -11,10 +13,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fne.data.eeg_checks import some
+from fne.data.eeg_leaks import lacking, one_class, shared, unrepeated
 from fne.data.eeg_recording import Source
 from fne.data.sources import dealt, stratified_split
 from fne.errors import DataError, SettingError
-from fne.findings import Action, Finding
+from fne.findings import Finding
 from fne.randomness import generator
 from fne.types import Samples
 
@@ -32,6 +35,8 @@ class Split:
     validation: float | None
     test: float | None
     groups: str
+    shuffle_labels: bool
+    label_seed: int
 
     def check(self) -> None:
         """Raise `SettingError` for a setting that would be ignored or cannot work."""
@@ -63,14 +68,14 @@ class Recorded:
     Args:
         source: the file.
         y: their classes `[n]`.
-        content: a digest of each.
+        sketch: some values of each, see `fne.data.eeg_leaks` `[n, 16]`.
         overlap: whether some of them share values.
         values: opens them, `[n, channels, times]`.
     """
 
     source: Source
     y: NDArray[np.int64]
-    content: Sequence[bytes]
+    sketch: NDArray[np.float32]
     overlap: bool
     values: Callable[[], NDArray[np.float32]]
 
@@ -103,15 +108,17 @@ def divide(files: Sequence[Recorded], classes: Sequence[str], split: Split) -> P
     group_names, group = _numbered([_group(one.source, split.groups) for one in files])
     people, person = _numbered([one.source.subject for one in files])
     group, person = group[file], person[file]
-    kept, findings = _first_ones(files, file)
-    findings += _one_class(people, person[kept], y[kept], classes)
+    names, subjects = [one.source.name for one in files], [one.source.subject for one in files]
+    kept, findings = unrepeated(names, subjects, file, np.concatenate([one.sketch for one in files]), y)
+    if split.shuffle_labels:
+        y = _shuffled(y, person, generator("eeg_files", "labels", split.label_seed))
 
     draw = generator("eeg_files", "split", split.split_seed)
     strata = person * len(classes) + y
     fold = None
     if split.split == "trial":
         validation, test = split.fractions
-        sizes = [round(len(kept) * fraction) for fraction in (validation, test)]
+        sizes = [_size("data." + key, share, len(kept)) for key, share in (("validation", validation), ("test", test))]
         index = [kept[i] for i in stratified_split(strata[kept], [len(kept) - sum(sizes), *sizes], draw)]
         shares = "/".join(f"{100 * share:.4g}" for share in (1 - validation - test, validation, test))
         how = f"trial-wise ({shares} within subjects, random)"
@@ -125,7 +132,15 @@ def divide(files: Sequence[Recorded], classes: Sequence[str], split: Split) -> P
         if fold[0] >= folds:
             raise SettingError("data.fold", split.fold, f"below {folds}, the number of folds there are")
         index, how = _by_fold(kept, of[kept], fold, strata, split, draw)
-    findings += _leaks(files, file, index, split)
+    if split.shuffle_labels:
+        how += ", labels shuffled"
+    train = index[0]
+    findings += one_class(group_names, group[train], y[train], classes, split.groups)
+    findings += lacking([y[part] for part in index], classes)
+    trained, tested = ({subjects[f] for f in file[part].tolist()} for part in (train, index[2]))
+    mixed = split.split == "trial" or split.validation is not None
+    overlapping = [one.source.name for one in files if one.overlap]
+    findings += shared(split.split, trained, tested, len(people), overlapping, mixed=mixed)
     # Side by side by group, so that a node's training windows are a view.
     order = [part[group[part].argsort(stable=True)] for part in (i.sort().values for i in index)]
     samples = [Samples(_gathered(files, file, part), y[part], group[part]) for part in order]
@@ -139,12 +154,16 @@ def _numbered(names: Sequence[str]) -> tuple[tuple[str, ...], Tensor]:
 
 
 def _named(source: Source, what: str, key: str, instead: str) -> str:
-    """Return a file's session, run or site; raise `SettingError` where nothing says which it is."""
+    """Return a file's session, run (within its session) or site.
+
+    Raises:
+        SettingError: nothing says which it is.
+    """
     name = str(getattr(source, what))
     if not name:
         hint = f"nothing says the {what} of {source.name}, unless data.subject does by (?P<{what}>...)"
         raise SettingError(key, what, f"{instead}: {hint}")
-    return name
+    return f"{source.session}-{name}" if what == "run" and source.session else name
 
 
 def _group(source: Source, groups: str) -> str:
@@ -153,6 +172,11 @@ def _group(source: Source, groups: str) -> str:
         return source.subject
     name = _named(source, groups, "data.groups", "subject")
     return name if groups == "site" else f"{source.subject}-{name}"
+
+
+def _in_order(name: str) -> list[tuple[int, str]]:
+    """Return a key that sorts run 10 behind run 2."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
 
 
 def _deal_people(
@@ -164,8 +188,8 @@ def _deal_people(
     if not needed <= folds <= len(people):
         raise DataError(
             f"eeg_files: data.split=subject with data.folds = {split.folds or 'null'}, but there are {len(people)} "
-            f"subjects ({some(people)}): it needs {needed} folds at least, and a subject for each; set data: "
-            "{folds: null} for one subject a fold, or data: {split: run} for runs of the same subjects"
+            f"subjects ({some(people)}): it needs {needed} folds at least (2 with a fraction in "
+            "data.validation), and a subject for each; set data.folds, or data: {split: run} for runs of one person"
         )
     most = torch.stack([y[person == number].mode().values for number in range(len(people))])
     return dealt(most, folds, draw)[person], folds
@@ -180,7 +204,7 @@ def _in_turn(files: Sequence[Recorded], split: Split) -> tuple[Tensor, int]:
     own: dict[str, list[str]] = {}
     for one, name in zip(files, names, strict=True):
         own.setdefault(one.source.subject, []).append(name)
-    ranks = {subject: sorted(set(mine)) for subject, mine in own.items()}
+    ranks = {subject: sorted(set(mine), key=_in_order) for subject, mine in own.items()}
     most = max(map(len, ranks.values()))
     folds = split.folds or most
     needed = 3 if split.validation is None else 2
@@ -194,6 +218,30 @@ def _in_turn(files: Sequence[Recorded], split: Split) -> tuple[Tensor, int]:
     return torch.tensor(each), folds
 
 
+def _size(key: str, share: float, total: int) -> int:
+    """Return how many of so many windows a fraction is; raise `SettingError` where that is none."""
+    size = round(total * share)
+    if not size:
+        raise SettingError(key, share, f"larger: of {total} windows it is none")
+    return size
+
+
+def _shuffled(y: Tensor, person: Tensor, draw: torch.Generator) -> Tensor:
+    """Return labels `[N]` that say nothing any more, as a control for leaks.
+
+    Each subject's labels among its own windows; where every subject has one class only, whole subjects' among subjects.
+    """
+    order = torch.randperm(len(y), generator=draw)
+    members = [order[person[order] == number] for number in range(int(person.max()) + 1)]
+    own = torch.stack([y[mine].mode().values for mine in members])
+    if all(bool((y[mine] == label).all()) for mine, label in zip(members, own, strict=True)):
+        return own[torch.randperm(len(own), generator=draw)][person]
+    given = y.clone()
+    for mine in members:
+        given[mine.sort().values] = y[mine]
+    return given
+
+
 def _by_fold(
     kept: Tensor, of: Tensor, fold: tuple[int, int], strata: Tensor, split: Split, draw: torch.Generator
 ) -> tuple[list[Tensor], str]:
@@ -205,93 +253,23 @@ def _by_fold(
     if split.validation is None:
         held_out = of == (number + 1) % folds
         return [kept[(of != number) & ~held_out], kept[held_out], tested], how + ")"
-    size = round(len(rest) * split.validation)
+    size = _size("data.validation", split.validation, len(rest))
     parts = stratified_split(strata[rest], [len(rest) - size, size], draw)
     return [*(rest[part] for part in parts), tested], f"{how}; {100 * split.validation:.4g} % of the rest validate)"
 
 
-# ------------------------------------------------------------------------------------------------ what is found
-def _first_ones(files: Sequence[Recorded], file: Tensor) -> tuple[Tensor, list[Finding]]:
-    """Return the windows `[N']` without those that repeat another one, and which files repeat which."""
-    first: dict[bytes, int] = {}
-    repeated: dict[tuple[int, int], int] = {}
-    kept = []
-    for number, digest in enumerate(digest for one in files for digest in one.content):
-        if first.setdefault(digest, number) == number:
-            kept.append(number)
-        else:
-            pair = (int(file[number]), int(file[first[digest]]))
-            repeated[pair] = repeated.get(pair, 0) + 1
-    findings = []
-    for (again, there), count in repeated.items():
-        one, other = files[again].source, files[there].source
-        found = f"{count} windows of {one.name} are byte for byte those of {other.name}, and are left out"
-        remedy = "Leave one of the files out by data.pattern"
-        if one.subject != other.subject:
-            remedy = f"One of them is not of the subject that it says ({one.subject}, {other.subject}). {remedy}"
-        action: Action = "repaired" if one.subject == other.subject else "problem"
-        findings.append(Finding("repeated", found, "each window once", remedy, action))
-    return torch.tensor(kept), findings
-
-
-def _one_class(people: Sequence[str], person: Tensor, y: Tensor, classes: Sequence[str]) -> list[Finding]:
-    """Name the subjects with one class only, unless every subject has (then the class is the subject's)."""
-    only = [int(n) for n in range(len(people)) if len(np.unique(y[person == n].numpy())) == 1]
-    if not only or len(only) == len(people) > 1:
-        return []
-    names = some([f"{people[n]} ({classes[int(y[person == n][0])]})" for n in only])
-    return [
-        Finding(
-            "one class",
-            f"{len(only)} of {len(people)} subjects have windows of one class only: {names}",
-            f"windows of {' and '.join(classes)} of each subject",
-            "Look at these recordings' events, or leave them out by data.pattern",
-            "problem",
-        )
-    ]
-
-
-def _leaks(files: Sequence[Recorded], file: Tensor, index: Sequence[Tensor], split: Split) -> list[Finding]:
-    """Name what training and test share."""
-    findings = []
-    trained, tested = ({files[f].source.subject for f in file[part].tolist()} for part in (index[0], index[2]))
-    shared = sorted(trained & tested)
-    if shared:
-        findings.append(
-            Finding(
-                "subjects on both sides",
-                f"data.split={split.split} has {len(shared)} subjects in training and test ({some(shared)})",
-                "other subjects in the test part, for a claim about new people",
-                "Set data: {split: subject}",
-                "noted",
-            )
-        )
-    overlapping = [one.source.name for one in files if one.overlap]
-    if overlapping and split.split == "trial":
-        findings.append(
-            Finding(
-                "overlap",
-                f"windows of {len(overlapping)} files share values, the first is {overlapping[0]}, and are dealt at "
-                "random to training and test",
-                "no value in both",
-                "Set data.step to data.length, a shorter tmin to tmax, or data: {split: run}",
-                "problem",
-            )
-        )
-    return findings
-
-
 def _gathered(files: Sequence[Recorded], file: Tensor, index: Tensor) -> Tensor:
-    """Return the windows at `index`, each copied once from where it lies."""
-    starts = torch.searchsorted(file, torch.arange(len(files)))
-    out: NDArray[np.float32] | None = None
-    of = file[index]
-    for number in np.unique(of.numpy()).tolist():
-        values = files[number].values()
-        if out is None:
-            out = np.empty((len(index), *values.shape[1:]), np.float32)
-        rows = (of == number).nonzero()[:, 0]
-        out[rows.numpy()] = values[(index[rows] - starts[number]).numpy()]
-    if out is None:  # a part of nothing: the command tells which
-        out = np.empty((0, *files[0].values().shape[1:]), np.float32)
+    """Return the windows at `index`, sorted by file within groups, each copied once from where it lies."""
+    starts = torch.searchsorted(file, torch.arange(len(files))).tolist()
+    of = file[index].numpy()
+    edges = np.flatnonzero(np.diff(of, prepend=-1, append=-1)).tolist()  # where another file begins
+    shape = files[0].values().shape[1:]
+    out = np.empty((len(index), *shape), np.float32)
+    for begin, end in pairwise(edges):
+        number = int(of[begin])
+        rows, values = index[begin:end].numpy() - starts[number], files[number].values()
+        if rows[-1] - rows[0] == len(rows) - 1:  # most often all of them
+            out[begin:end] = values[rows[0] : rows[-1] + 1]
+        else:
+            np.take(values, rows, axis=0, out=out[begin:end], mode="clip")  # other modes make a copy first
     return torch.from_numpy(out)

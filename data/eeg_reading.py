@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from fne.data.eeg_checks import LEAVE_OUT, refuse, some
 from fne.data.eeg_faults import explain, misnamed, one_line
 from fne.data.eeg_layout import FORMATS, extension, first_bytes
+from fne.data.eeg_length import Interrupted, compared, interrupted, length_finding
 from fne.data.eeg_recording import Header, Source
-from fne.data.eeg_windows import is_gap
+from fne.data.eeg_windows import is_gap, taken_for_bad
 from fne.findings import FileError, Finding
 
 if TYPE_CHECKING:
@@ -36,17 +38,20 @@ _TYPES = {
 _HARMLESS = re.compile(
     "does not conform to MNE naming conventions"  # of a file's name
     "|Limited .* annotation.* expanding outside"  # the last event lasts until the end
-    "|measurement date|participants.tsv|scans.tsv"  # often taken out to hide who it is; no value depends on it
+    "|measurement date|birthday|participants.tsv|scans.tsv"  # often taken out to hide who it is; no value needs it
+    "|Number of records from the header"  # of which `length_finding` says more
 )
 _LOSSES = (
     (
-        "Invalid tag|Number of records|Omitted",
+        "Invalid tag|Omitted",
         "It may be cut off: copy it again, and compare its length with what was recorded",
     ),
     ("MarkerFile", "Its events are missing: copy the .vmrk here, or name it in the line MarkerFile= of the .vhdr"),
     ("", "Compare the file with what was recorded"),
 )
 """What to do about a warning, the first that fits."""
+_TWINS = {"T3": "T7", "T4": "T8", "T5": "P7", "T6": "P8"}
+"""Places of the 10-20 system that were renamed."""
 _PROGRAMMERS = (DeprecationWarning, PendingDeprecationWarning, FutureWarning, ResourceWarning, ImportWarning)
 """Warnings that are about MNE's code, not about a file."""
 
@@ -64,13 +69,22 @@ def open_recording(source: Source, events: str = "auto") -> tuple[Recording, Hea
         FileError: it cannot be opened, for whatever reason.
     """
     findings: list[Finding] = []
-    if (wrong := misnamed(source.path)) is not None:
-        raise FileError(wrong)
     try:
+        _told(misnamed(source.path), findings)
+        _told(length_finding(source.path), findings)
+        pieces = interrupted(source.path)
         recording = _read(source, findings)
+        _told(_values_elsewhere(recording), findings)
         with listening(source, findings):
+            if pieces is not None:
+                findings[:] = [f for f in findings if " annotation" not in f.found]  # MNE counts gaps in
+                findings += _without_gaps(recording, pieces, source)
             findings += [*_spell(recording), *_set_types(recording)]
             header = _header(recording, events)
+            if not is_epochs(recording):
+                findings += taken_for_bad(recording.annotations.description)
+    except FileError:
+        raise
     except Exception as error:
         raise FileError(explain(error, source)) from error
     return recording, Header(**header, findings=tuple(dict.fromkeys(findings)))
@@ -92,6 +106,13 @@ def listening(source: Source, findings: list[Finding]) -> Iterator[None]:
             findings.append(Finding("mne", f"MNE warns: {text}", "a file without this warning", remedy, "noted"))
 
 
+def _told(finding: Finding | None, findings: list[Finding]) -> None:
+    """Note what was found; raise `FileError` if the file is refused for it."""
+    if finding is not None and finding.action == "refused":
+        raise FileError(finding)
+    findings += [finding] if finding is not None else []
+
+
 # ------------------------------------------------------------------------------------------------ opening
 def _read(source: Source, findings: list[Finding]) -> Recording:
     """Let the readers that fit have a try, one after the other; the first one's error counts."""
@@ -101,6 +122,8 @@ def _read(source: Source, findings: list[Finding]) -> Recording:
         try:
             with listening(source, heard):
                 recording = read()
+        except FileError:
+            raise
         except Exception as error:
             first = first or error
         else:
@@ -131,9 +154,55 @@ def _read_file(path: Path, reader: str) -> Recording:
 
 
 def _read_bids(path: Path, root: Path, reader: str) -> Recording:
+    """Read a recording and its sidecars; `channels.tsv` may spell the channels in another way than the file."""
     import mne_bids
 
-    return getattr(mne_bids, reader)(mne_bids.get_bids_path_from_fname(path, check=False).update(root=root))
+    read = getattr(mne_bids, reader)
+    place = mne_bids.get_bids_path_from_fname(path, check=False).update(root=root)
+    try:
+        return read(place)
+    except RuntimeError as error:
+        if "hannel mismatch" not in str(error):  # that names are not in the same order, or not the same
+            raise
+    own = _read_file(path, FORMATS[extension(path)][reader != "read_raw_bids"]).ch_names
+    renamed = read(place, on_ch_mismatch="rename")  # to the names of channels.tsv, whatever was there
+    if [common_name(name) for name in own] == [common_name(name) for name in renamed.ch_names]:
+        return renamed
+    if set(own) == set(renamed.ch_names):
+        return read(place, on_ch_mismatch="reorder")
+    odd = [(a, b) for a, b in zip(own, renamed.ch_names, strict=True) if common_name(a) != common_name(b)]
+    refuse(
+        "channels",
+        f"channels.tsv names other channels than the file, first {odd[0][1]!r} in the place of {odd[0][0]!r}",
+        "the same channels in both",
+        f"Correct channels.tsv, set data.bids=no to read the file without it, or {LEAVE_OUT}",
+    )
+
+
+def _values_elsewhere(recording: Recording) -> Finding | None:
+    """Return how an EEGLAB recording's file of values is shorter or longer than it should be."""
+    file = None if is_epochs(recording) else recording.filenames[0]
+    if file is None or Path(file).suffix != ".fdt":
+        return None
+    return compared(Path(file).name, Path(file).stat().st_size, 4 * len(recording.ch_names) * recording.n_times)
+
+
+def _without_gaps(recording: mne.io.BaseRaw, pieces: Interrupted, source: Source) -> tuple[Finding]:
+    """Put the events of an interrupted recording where they are in its values, and a break at each gap."""
+    import mne
+
+    where, lost = pieces.gaps
+    found = f"interrupted, with gaps of {some([f'{seconds:.6g} s' for seconds in lost]) or 'less than 1 ms each'}"
+    if source.root is not None:
+        remedy = "Set data.bids=no to take the events that are in the file itself, or export it again as EDF+C"
+        refuse("gaps", f"{found}: it is open whether events.tsv counts that time", "a continuous recording", remedy)
+    onset, duration, names = zip(*(pieces.events or [(0.0, 0.0, "EDGE")]), strict=True)
+    begin, end = pieces.recorded(np.array(onset)), pieces.recorded(np.add(onset, duration))
+    notes = mne.Annotations(begin, end - begin, names, recording.annotations.orig_time)
+    notes.append(where, 0.0, "EDGE boundary")
+    recording.set_annotations(notes)
+    remedy = "Events are put where they are in what was recorded; no window or filter reaches over a gap"
+    return (Finding("gaps", found, "a continuous recording", remedy, "repaired"),)
 
 
 def _header(recording: Recording, events: str) -> dict[str, Any]:
@@ -166,15 +235,25 @@ def common_name(name: str) -> str:
     return _standard().get(bare.lower(), bare) or name
 
 
+def twin(name: str) -> str | None:
+    """Return the other name of a place that the 10-20 system called T3, T4, T5, T6 before, or calls T7, T8, P7, P8."""
+    return (_TWINS | {new: old for old, new in _TWINS.items()}).get(name)
+
+
 @cache
-def _standard() -> dict[str, str]:
-    """Return the names of the 10-05 system, and older ones such as `T3`, by their lower case."""
+def montage() -> mne.channels.DigMontage:
+    """Return the positions of the 10-05 system."""
     import mne
 
     # MNE 1.13 renamed it, and warns of the old name.
     known = mne.channels.get_builtin_montages()
-    montage = "colin27_1005" if "colin27_1005" in known else "standard_1005"
-    return {name.lower(): name for name in [*mne.channels.make_standard_montage(montage).ch_names, "Nz"]}
+    return mne.channels.make_standard_montage("colin27_1005" if "colin27_1005" in known else "standard_1005")
+
+
+@cache
+def _standard() -> dict[str, str]:
+    """Return the names of the 10-05 system, and older ones such as `T3`, by their lower case."""
+    return {name.lower(): name for name in [*montage().ch_names, "Nz"]}
 
 
 def _spell(recording: Recording) -> list[Finding]:

@@ -107,9 +107,18 @@ class Processing:
 
 @dataclass(frozen=True)
 class Windows:
-    """A file's windows: `x` float32 `[n, channels, times]` in microvolts, `y` int64 `[n]`, `onset` `[n]` in seconds."""
+    """A file's windows.
+
+    Args:
+        x: float32 `[n, channels, times]`, in microvolts.
+        y: int64 `[n]`, their classes.
+        onset: `[n]`, where each begins, in seconds from the first sample.
+        findings: what was noted and repaired.
+        sketch: float32 `[n, 16]`, some values of each, by which a repeated one is known (`fne.data.eeg_leaks`).
+    """
 
     x: NDArray[np.float32]
     y: NDArray[np.int64]
     onset: NDArray[np.float64]
-    findings: tuple[Finding, ...] = field(default_factory=tuple)
+    findings: tuple[Finding, ...] = ()
+    sketch: NDArray[np.float32] = field(default_factory=lambda: np.empty((0, 0), np.float32))

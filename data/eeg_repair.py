@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fne.data.eeg_checks import check_channels, check_scale, refuse, some, strength
+from fne.data.eeg_checks import broken_channels, check_channels, check_scale, refuse, some, strength
+from fne.data.eeg_reading import montage
 from fne.data.eeg_recording import Processing
 from fne.findings import Finding
-
-if TYPE_CHECKING:
-    import mne
 
 _CENTRE = (0.0, 0.015, 0.041)
 """Of the sphere through all positions of the montage, in metres; MNE would fit one to a recording's own, maybe few."""
@@ -29,6 +27,7 @@ def repair(
     marked: Sequence[str],
     file: str,
     processing: Processing,
+    own: int | None = None,
 ) -> list[Finding]:
     """Check `values` in microvolts, `[channels, times]` or `[channels, epochs, times]`, and change them in place.
 
@@ -39,6 +38,7 @@ def repair(
         marked: channels that the file calls bad.
         file: its name, for what is said about it.
         processing: says what is done with bad channels, and what the reference is.
+        own: how many of the channels must be good or repaired; the others only count for the average, if they are good.
 
     Raises:
         FileError: values of another unit, channels that cannot be used or repaired.
@@ -46,18 +46,26 @@ def repair(
     eeg = np.array([kind == "eeg" for kind in types])
     if not eeg.any():
         eeg[:] = True  # electrodes on or in the brain, say: the user asked for this type
-    measured = strength(values, rate)
-    findings = [*check_scale(measured, eeg, file, processing.scale)]
-    bad, found = check_channels(measured, names, marked, processing)
+    own = len(values) if own is None else own
+    measured = strength(values[:own], rate)
+    findings = [*check_scale(measured, eeg[:own], file, processing.scale)]
+    bad, found = check_channels(measured, names[:own], marked, processing)
     rows = values.reshape(len(values), -1)
     where = [names.index(name) for name in bad]
     if bad and processing.bad_channels == "interpolate":
-        interpolate(rows, names, eeg, bad)
+        interpolate(rows[:own], names[:own], eeg[:own], bad)
     elif bad:
         rows[where] = 0
     if processing.reference != "none":
         zeroed = bad if processing.bad_channels == "zero" else []
-        _rereference(rows, names, eeg, bad, zeroed, processing.reference)
+        if processing.reference == "average":
+            lost = broken_channels(strength(values[own:], rate), names[own:]) if own < len(values) else {}
+            counting = _average(names, eeg, {*zeroed, *lost, *(set(marked) - set(bad))})
+        else:
+            counting = _named(names, bad, processing.reference)
+        # By hand, since MNE copies all values twice for it.
+        mean = rows.mean(axis=0, where=counting[:, None])
+        np.subtract(rows, mean, out=rows, where=eeg[:, None])
         rows[[names.index(name) for name in zeroed]] = 0
     return [*findings, *found]
 
@@ -74,8 +82,8 @@ def interpolate(rows: NDArray[np.float64], names: Sequence[str], eeg: NDArray[np
     Raises:
         FileError: one has no position, or too few good ones have.
     """
-    montage = _montage()
-    known = {name.lower() for name in montage.ch_names}
+    places = montage()
+    known = {name.lower() for name in places.ch_names}
     placed = [name for name, is_eeg in zip(names, eeg, strict=True) if is_eeg and name.lower() in known]
     lost = [name for name in bad if name not in placed]
     good = [name for name in placed if name not in bad]
@@ -85,36 +93,28 @@ def interpolate(rows: NDArray[np.float64], names: Sequence[str], eeg: NDArray[np
         out = f"leave {some(list(bad))} out of data.channels"
         refuse("interpolate", found, expected, f"Set data: {{bad_channels: zero}}, or {out}")
     raw = _raw(rows, names, [name in placed for name in names])
-    raw.set_montage(montage, match_case=False, on_missing="ignore", verbose="ERROR")
+    raw.set_montage(places, match_case=False, on_missing="ignore", verbose="ERROR")
     raw.info["bads"] = list(bad)
     raw.interpolate_bads(origin=_CENTRE, verbose="ERROR")
 
 
-def _rereference(
-    rows: NDArray[np.float64],
-    names: Sequence[str],
-    eeg: NDArray[np.bool_],
-    bad: Sequence[str],
-    zeroed: Sequence[str],
-    reference: str | Sequence[str],
-) -> None:
-    """Subtract the mean of the reference from all EEG channels in `rows` `[channels, times]`, in place."""
-    if isinstance(reference, str):
-        count = int(eeg.sum()) - len(zeroed)
-        if count < 2:
-            found = f"data.reference = average of {count} channel, which is then 0 everywhere"
-            refuse("reference", found, "several EEG channels", "Set data: {reference: none}")
-    elif broken := [name for name in reference if name in bad]:
+def _average(names: Sequence[str], eeg: NDArray[np.bool_], without: set[str]) -> NDArray[np.bool_]:
+    """Return which channels the average is over: EEG, as in MNE without bad ones `[channels]`."""
+    counting: NDArray[np.bool_] = eeg & np.array([name not in without for name in names])
+    count = int(counting.sum())
+    if count < 2:
+        found = f"data.reference = average of {count} channel, which is then 0 everywhere"
+        refuse("reference", found, "several good EEG channels in the file", "Set data: {reference: none}")
+    return counting
+
+
+def _named(names: Sequence[str], bad: Sequence[str], reference: Sequence[str]) -> NDArray[np.bool_]:
+    """Return which channels are the reference `[channels]`."""
+    if broken := [name for name in reference if name in bad]:
         found = f"channel {some(broken)} of data.reference is bad: flat, with NaN, or marked as bad"
         remedy = "Set data: {reference: average}, or none if the recording has this reference already"
         refuse("reference", found, "a reference that was recorded well", remedy)
-    of = [
-        name not in zeroed and (is_eeg if reference == "average" else name in reference)
-        for name, is_eeg in zip(names, eeg, strict=True)
-    ]
-    # By hand, since MNE copies all values twice for it.
-    mean = rows.mean(axis=0, where=np.array(of)[:, None])
-    np.subtract(rows, mean, out=rows, where=eeg[:, None])
+    return np.array([name in reference for name in names])
 
 
 def _raw(rows: NDArray[np.float64], names: Sequence[str], eeg: Sequence[bool]) -> Any:
@@ -125,11 +125,3 @@ def _raw(rows: NDArray[np.float64], names: Sequence[str], eeg: Sequence[bool]) -
     raw = mne.io.RawArray(rows, info, copy="auto", verbose="ERROR")
     assert np.shares_memory(raw._data, rows)
     return raw
-
-
-def _montage() -> mne.channels.DigMontage:
-    import mne
-
-    # MNE 1.13 renamed it, and warns of the old name.
-    known = mne.channels.get_builtin_montages()
-    return mne.channels.make_standard_montage("colin27_1005" if "colin27_1005" in known else "standard_1005")

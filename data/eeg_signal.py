@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import replace
-from fractions import Fraction
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fne.data.eeg_checks import LEAVE_OUT, refuse, some
+from fne.data.eeg_checks import refuse, some
 from fne.data.eeg_faults import explain
+from fne.data.eeg_filters import Values, check_band, filter_in_place, moving_standardise, resampled, samples_at
 from fne.data.eeg_reading import event_list, event_names, is_epochs, listening
 from fne.data.eeg_recording import Header, Processing, Source, Windows
 from fne.data.eeg_repair import repair
-from fne.data.eeg_windows import Cuts, Event, breaks, is_gap, labelled, left_out, plan
+from fne.data.eeg_windows import Cuts, Event, breaks, check_settings, is_gap, labelled, left_out, plan
 from fne.errors import did_you_mean
 from fne.findings import FileError, Finding
 
 Recording = Any
 """`mne.io.BaseRaw` or `mne.BaseEpochs`."""
-Values = NDArray[np.float64]
-"""`[channels, times]` of a continuous recording, `[channels, epochs, times]` of one that is cut into epochs."""
 _TO_MICROVOLTS = 1e6
-_PADDING = 1000
-"""Samples by which a recording is continued at both ends, at least, before it is resampled."""
 
 
 def prepare(source: Source, recording: Recording, header: Header, processing: Processing) -> Windows:
@@ -43,38 +35,50 @@ def prepare(source: Source, recording: Recording, header: Header, processing: Pr
 
     Raises:
         FileError: no window can be had, or none that could be trusted; its finding says why, and what to do.
+        SettingError: windows that cannot be at this rate, whatever the file.
     """
+    check_settings(processing)
     _check_request(recording, header, processing)
     names, findings = _picked(header, processing)
     try:
         with listening(source, findings):
             events = _events(recording, processing.events)
-            cuts = _cuts(recording, events, source, processing)
+            cuts = _cuts(recording, events, source, header, processing)
             values = _read(recording, [header.channels.index(name) for name in names])
     except FileError:
         raise
     except Exception as error:
         raise FileError(explain(error, source)) from error
     values *= _TO_MICROVOLTS * processing.scale
+    try:
+        findings += _processed(values, names, breaks(events), recording.info["bads"], source, header, processing)
+        values = resampled(values[: len(processing.channels)], header.rate, processing.rate)
+        findings += cuts.findings
+        return _cut(values, _first_sample(header, processing, values.shape[-1]), cuts, findings, processing)
+    except MemoryError as error:
+        raise FileError(explain(error, source)) from error
+
+
+def _processed(
+    values: Values,
+    names: Sequence[str],
+    pauses: Sequence[float],
+    marked: Sequence[str],
+    source: Source,
+    header: Header,
+    processing: Processing,
+) -> list[Finding]:
+    """Repair and filter `values` of these channels, in place; those that are only references are not filtered."""
     types = [header.types[header.channels.index(name)] for name in names]
-    findings += repair(values, header.rate, names, types, recording.info["bads"], source.name, processing)
-    values = values[: len(processing.channels)]  # without references that nobody asked for as channels
-    findings += filter_in_place(values, header.rate, breaks(events), source, processing)
-    values = resampled(values, header.rate, processing.rate)
-    findings += cuts.findings
-    return _cut(values, _first_sample(header, processing, values.shape[-1]), cuts, findings, processing)
+    own = len(processing.channels) if processing.reference == "average" else len(names)
+    findings = repair(values, header.rate, names, types, marked, source.name, processing, own)
+    chosen = values[: len(processing.channels)]
+    return findings + filter_in_place(chosen, header.rate, pauses, source, processing)
 
 
 def _check_request(recording: Recording, header: Header, processing: Processing) -> None:
     """Refuse what cannot be done with a file of this rate, or with epochs."""
-    half = min(header.rate, processing.rate) / 2
-    if processing.high >= half:
-        refuse(
-            "filter",
-            f"data.high = {processing.high:g} Hz, sampled at {header.rate:g} Hz and used at {processing.rate:g} Hz",
-            f"data.high below half the lower rate, {half:g} Hz",
-            f"Set data: {{high: {0.8 * half:g}}} or null",
-        )
+    check_band(header.rate, len(recording.times) / header.rate, processing)
     if not is_epochs(recording):
         return
     what = "" if not processing.length else f"data.length = {processing.length:g} s"
@@ -96,28 +100,21 @@ def _check_request(recording: Recording, header: Header, processing: Processing)
 
 # ------------------------------------------------------------------------------------------------ reading
 def _picked(header: Header, processing: Processing) -> tuple[list[str], list[Finding]]:
-    """Return the channels to read: those asked for, in that order, then those that are only references."""
+    """Return the channels to read: those asked for, in that order, then those that only count as references."""
     wanted, known = processing.channels, header.channels
-    missing = [name for name in wanted if name not in known]
-    if missing:
-        refuse(
-            "channels",
-            f"{len(missing)} of {len(wanted)} channels are missing: {some(missing)}",
-            f"channels {some(wanted)}",
-            f"Set data: {{channels: common}} for those that all files share, or {LEAVE_OUT}",
-        )
-    references = [] if isinstance(processing.reference, str) else list(processing.reference)
+    assert set(wanted) <= set(known), "what files lack, their contract tells"
+    references: list[str] = []
+    findings: list[Finding] = []
+    if processing.reference == "average":
+        eeg = [name for name, kind in zip(known, header.types, strict=True) if kind == "eeg"]
+        references = eeg if set(eeg) & set(wanted) else []
+    elif not isinstance(processing.reference, str):
+        references = list(processing.reference)
     for name in references:
         if name not in known:
             there = f"channel {name!r} of data.reference is not there{did_you_mean(name, known)}"
             refuse("reference", there, f"one of {some(known)}", "Set data: {reference: average}")
-    findings = []
-    places = [known.index(name) for name in wanted]
-    if places != sorted(places):
-        order = f"channels in another order, beginning {some(known[:3])}"
-        remedy = "They are put in order by name"
-        findings.append(Finding("channels", order, f"the order {some(wanted[:3])} ...", remedy, "repaired"))
-    if len(references) == 1 and references[0] in wanted:
+    if len(references) == 1 and processing.reference != "average" and references[0] in wanted:
         found = f"{references[0]} is the reference, so it is 0 everywhere"
         remedy = "Leave it out of data.channels"
         findings.append(Finding("reference", found, "channels that vary", remedy, "noted"))
@@ -143,103 +140,14 @@ def _events(recording: Recording, origin: str) -> list[Event]:
     return event_list(recording, origin) + gaps
 
 
-# ------------------------------------------------------------------------------------------------ filters
-def filter_in_place(
-    values: Values, rate: float, pauses: Sequence[float], source: Source, processing: Processing
-) -> list[Finding]:
-    """Take the mains frequency and what is outside the band-pass out of `values`, changed in place.
-
-    Args:
-        values: in microvolts at `rate` Hz.
-        rate: at least twice `processing.high`.
-        pauses: where the recording was interrupted, in seconds; each piece between is filtered by itself.
-        source: the file, for what is noted.
-        processing: with `low`, `high`, `notch` in Hz, 0: none.
-    """
-    import mne
-
-    low, high, notch = processing.low, processing.high, processing.notch
-    # A notch at f is f / 200 wide, and its slopes are 0.5 Hz: all that must lie below half the rate.
-    harmonics = (
-        [k * notch for k in range(1, int(rate / 2 / notch) + 1) if k * notch * 1.0025 + 0.5 < rate / 2] if notch else []
-    )
-    findings, heard = [], list[Finding]()
-    if notch and not harmonics:
-        found = f"data.notch = {notch:g} Hz is not below half the sampling rate of {rate:g} Hz"
-        findings.append(Finding("filter", found, "a notch within the signal", "Nothing to do", "noted"))
-    length = values.shape[-1]
-    inner = sorted({edge for pause in pauses if 0 < (edge := round(pause * rate)) < length})
-    with listening(source, heard):
-        for channel in values:  # one at a time, since MNE copies what it filters
-            for first, end in pairwise([0, *inner, length]):
-                piece = channel[..., first:end]
-                if harmonics:
-                    piece[...] = mne.filter.notch_filter(piece, rate, harmonics)
-                if low or high:
-                    piece[...] = mne.filter.filter_data(piece, rate, low or None, high or None)
-    if heard:  # one for many pieces
-        expected, remedy = "pieces longer than the filter", "Set data.low higher, or leave out data.low and data.notch"
-        findings.append(replace(heard[0], kind="filter", expected=expected, remedy=remedy))
-    return findings
-
-
-def resampled(values: Values, rate: float, new: float) -> Values:
-    """Return `values` `[..., times]` at `new` Hz in place of `rate`, sample 0 where it was, by Fourier transforms.
-
-    MNE's own pads to lengths that the ratio of the rates does not divide, which moves the signal by up to half a
-    sample. Here both lengths are multiples of it.
-    """
-    import scipy.fft
-    import scipy.signal
-
-    ratio = Fraction(new / rate).limit_denominator(10_000)
-    if ratio == 1:
-        return values
-    up, down = ratio.numerator, ratio.denominator
-    length, total = values.shape[-1], round(values.shape[-1] * new / rate)
-    blocks = scipy.fft.next_fast_len(math.ceil((length + 2 * max(_PADDING, down)) / down), real=True)
-    before = (blocks * down - length) // 2 // down
-    after = (blocks - before) * down - length
-    result = np.empty((*values.shape[:-1], total))
-    for place in np.ndindex(values.shape[:-1]):
-        signal = values[place]
-        slope = (signal[-1] - signal[0]) / max(
-            1, length - 1
-        )  # taken out meanwhile: the transform takes the ends for neighbours
-        padded = np.pad(signal - slope * np.arange(length), (before * down, after), "reflect", reflect_type="odd")
-        result[place] = scipy.signal.resample(padded, blocks * up)[before * up :][:total]
-        result[place] += slope * rate / new * np.arange(total)
-    return result
-
-
-def moving_standardise(values: Values, factor: float = 1e-3, first: int = 1000, eps: float = 1e-4) -> None:
-    """Change each channel of `values` `[channels, times]` in place by its exponentially weighted mean and deviation.
-
-    Schirrmeister et al. (2017) and their braindecode: mean m[t] and variance v[t] of all samples up to t, with weights
-    that fall by 1 - `factor` a sample and sum to 1; the deviations in v are each from the mean at their own time. The
-    `first` samples are standardised by their own mean and deviation instead, and no deviation counts less than `eps`.
-    """
-    import scipy.signal
-
-    decay = 1 - factor
-    weights = -np.expm1(np.arange(1, values.shape[-1] + 1) * math.log1p(-factor)) / factor  # sum of decay ** i
-
-    def mean(signal: Values) -> Values:
-        return np.asarray(scipy.signal.lfilter([1.0], [1.0, -decay], signal) / weights)
-
-    for channel in values:
-        begin = channel[:first].copy()
-        channel -= mean(channel)
-        channel /= np.maximum(eps, np.sqrt(mean(channel * channel)))
-        channel[:first] = (begin - begin.mean()) / max(eps, begin.std())
-
-
 # ------------------------------------------------------------------------------------------------ windows
-def _cuts(recording: Recording, events: Sequence[Event], source: Source, processing: Processing) -> Cuts:
+def _cuts(
+    recording: Recording, events: Sequence[Event], source: Source, header: Header, processing: Processing
+) -> Cuts:
     """Return which windows to cut; known before any value is read."""
     if not is_epochs(recording):
-        total = round(recording.n_times * (processing.rate / recording.info["sfreq"]))
-        return plan(events, total, source.label, processing)
+        total = samples_at(recording.n_times, header.rate, processing.rate)
+        return plan(events, total, source.label, processing, "stim" in header.types)
     numbered = [(number, 0.0, name) for number, (_, _, name) in enumerate(events)]
     index, _, y = zip(*labelled(numbered, processing), strict=True)
     onset = np.array([events[number][0] for number in index]) + processing.tmin

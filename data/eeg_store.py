@@ -28,8 +28,9 @@ from fne.errors import DataWarning
 from fne.files import write_atomically
 from fne.findings import Finding
 
-_VERSION = 1
+_VERSION = 3
 """Of what is kept; to be raised when the same file and settings would give other headers or windows."""
+_ARRAYS = {"y": np.int64, "onset": np.float64, "sketch": np.float32}
 _GRANULARITY = 2_000_000_000
 """Nanoseconds within which a file may change twice and keep its times: those of FAT are the coarsest."""
 
@@ -86,14 +87,16 @@ class Store:
         kept = self._read(key)
         if kept is None:
             made = make()
-            facts = {"y": made.y.tolist(), "onset": made.onset.tolist(), "findings": [asdict(f) for f in made.findings]}
+            facts = {name: getattr(made, name).tolist() for name in _ARRAYS}
+            facts["findings"] = [asdict(finding) for finding in made.findings]
             self._write(key, facts, made.x)
             kept = self._read(key)  # in place of what is in memory
             if kept is None:
                 return made
         facts, x = kept
         assert x is not None
-        return Windows(x, np.array(facts["y"], np.int64), np.array(facts["onset"], np.float64), _findings(facts))
+        arrays = {name: np.array(facts[name], kind) for name, kind in _ARRAYS.items()}
+        return Windows(x, findings=_findings(facts), **arrays)
 
     # ------------------------------------------------------------------------------------------------ contents
     def _content(self, path: Path) -> str:
@@ -143,8 +146,8 @@ class Store:
         try:
             self._place.mkdir(mode=0o700, parents=True, exist_ok=True)
             if x is not None:
-                write_atomically(self._place / f"{key}.npy", lambda file: np.save(file, x), private=True)
-            write_atomically(self._place / f"{key}.json", _canonical(entry), private=True)
+                write_atomically(self._place / f"{key}.npy", lambda file: np.save(file, x), private=True, flush=False)
+            write_atomically(self._place / f"{key}.json", _canonical(entry), private=True, flush=False)
         except OSError as error:
             self._writes = False
             text = f"eeg_files: what was read cannot be kept ({error}), so each start reads the files again"
@@ -153,7 +156,7 @@ class Store:
 
 def _of(source: Source) -> list[object]:
     """Return what headers and windows depend on beside contents: a label, a name that messages hold, BIDS or not."""
-    return [source.name, source.label, source.root is not None]
+    return [source.name, source.label, "" if source.root is None else importlib.metadata.version("mne-bids")]
 
 
 def _stat(file: Path | int) -> list[int]:

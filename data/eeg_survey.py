@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,12 +17,14 @@ from rich.progress import track
 
 from fne.data.eeg_contract import Contract, agree
 from fne.data.eeg_faults import explain
-from fne.data.eeg_layout import companions
+from fne.data.eeg_layout import companions, listed
+from fne.data.eeg_leaks import sketch
 from fne.data.eeg_parts import Recorded
 from fne.data.eeg_reading import open_recording
 from fne.data.eeg_recording import Header, Processing, Source, Windows
 from fne.data.eeg_signal import prepare
 from fne.data.eeg_store import Store
+from fne.errors import DataError
 from fne.findings import FileError, FileReport, Finding
 
 
@@ -69,15 +70,23 @@ def survey(
     found: dict[str, list[Finding]] = {source.name: [] for source in sources}
     digests: dict[str, str] = {}
     headers: dict[str, Header] = {}
+    listing = functools.cache(listed)  # each folder once
     for source in _with_progress(sources, "looking at EEG files"):
         with _told(source, found):
-            digests[source.name] = store.hash_of(companions(source))
+            digests[source.name] = store.hash_of(companions(source, listing))
             make = functools.partial(_header, source, wanted.events)
             header = store.header(digests[source.name], source, wanted.events, make)
             headers[source.name] = header
             found[source.name] += header.findings
 
-    contract = agree(headers, channels, types, resample) if headers else None
+    def reports(files: Mapping[str, Recorded]) -> tuple[FileReport, ...]:
+        return tuple(_report(s, headers.get(s.name), files.get(s.name), found[s.name], wanted.classes) for s in sources)
+
+    try:
+        contract = agree(headers, channels, types, resample) if headers else None
+    except DataError as error:
+        error.files = reports({})
+        raise
     files: dict[str, Recorded] = {}
     for source in _with_progress([s for s in sources if s.name in headers], "reading EEG files"):
         assert contract is not None
@@ -91,24 +100,19 @@ def survey(
             windows = store.windows(digests[source.name], source, own, read)
             found[source.name] += windows.findings
             files[source.name] = _recorded(source, windows, own.times / own.rate)
-
-    reports = []
-    for source in sources:
-        about = headers.get(source.name)
-        y = files[source.name].y if source.name in files else np.zeros(0, np.int64)
-        reports.append(
-            FileReport(
-                source.name,
-                source.subject,
-                channels=len(about.channels) if about else 0,
-                rate=about.rate if about else 0.0,
-                seconds=about.seconds if about else 0.0,
-                events={name: int((y == label).sum()) for label, name in enumerate(wanted.classes)} if len(y) else {},
-                findings=tuple(found[source.name]),
-            )
-        )
     events = sum((Counter(header.events) for header in headers.values()), Counter[str]())
-    return Survey(tuple(files.values()), tuple(reports), contract, events)
+    return Survey(tuple(files.values()), reports(files), contract, events)
+
+
+def _report(
+    source: Source, about: Header | None, file: Recorded | None, findings: Sequence[Finding], classes: Sequence[str]
+) -> FileReport:
+    """Return what is known of one file, of which the header or the windows could perhaps not be had."""
+    counts = {} if file is None else {name: int((file.y == label).sum()) for label, name in enumerate(classes)}
+    if about is None:
+        return FileReport(source.name, source.subject, findings=tuple(findings))
+    channels, rate, seconds = len(about.channels), about.rate, about.seconds
+    return FileReport(source.name, source.subject, channels, rate, seconds, counts, tuple(findings))
 
 
 @contextmanager
@@ -128,7 +132,8 @@ def _header(source: Source, events: str) -> Header:
 
 def _windows(source: Source, processing: Processing) -> Windows:
     recording, header = open_recording(source, processing.events)
-    return prepare(source, recording, header, processing)
+    windows = prepare(source, recording, header, processing)
+    return replace(windows, sketch=sketch(windows.x))
 
 
 def _factor(source: Source, scale: Mapping[str, float]) -> float:
@@ -137,12 +142,11 @@ def _factor(source: Source, scale: Mapping[str, float]) -> float:
 
 def _recorded(source: Source, windows: Windows, seconds: float) -> Recorded:
     """Return a file's windows as they are passed on: mapped ones are closed, a thousand files would be too many."""
-    content = [hashlib.blake2b(x.tobytes(), digest_size=16).digest() for x in windows.x]
     overlap = bool((np.diff(np.sort(windows.onset)) < seconds - 1e-9).any())
     values = functools.partial(_same, windows.x)
     if isinstance(windows.x, np.memmap) and windows.x.filename is not None:
         values = functools.partial(np.load, windows.x.filename, mmap_mode="r")
-    return Recorded(source, windows.y, content, overlap, values)
+    return Recorded(source, windows.y, windows.sketch, overlap, values)
 
 
 def _same(values: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
@@ -14,12 +15,13 @@ from numpy.typing import NDArray
 
 from fne.data.eeg_checks import LEAVE_OUT, refuse, some
 from fne.data.eeg_recording import Processing
-from fne.errors import did_you_mean
+from fne.errors import SettingError, did_you_mean
 from fne.findings import Finding
 
 Event = tuple[float, float, str]
 """Onset from the start of the recording and duration, both in seconds, and name."""
-_BREAKS = ("edge", "boundary", "new segment")
+_BREAK = re.compile(r"edge( boundary)?|boundary|new segment.*")
+"""Names of breaks in lower case: MNE's where it joined recordings, EEGLAB's, BrainVision's."""
 _NAMES = 8
 """That the config line of a message takes."""
 
@@ -41,7 +43,19 @@ class Cuts:
     findings: tuple[Finding, ...] = ()
 
 
-def plan(events: Sequence[Event], total: int, label: str, processing: Processing) -> Cuts:
+def check_settings(processing: Processing) -> None:
+    """Raise `SettingError` for windows that cannot be at this sampling rate."""
+    rate, least = processing.rate, 1 / processing.rate
+    if processing.times < 1:
+        key, value = ("data.length", processing.length) if processing.length else ("data.tmax", processing.tmax)
+        begin = "" if processing.length else f"after data.tmin = {processing.tmin:g} "
+        allowed = f"at least {least:g} s {begin}at {rate:g} Hz, as a window needs one sample (more with data.resample)"
+        raise SettingError(key, value, allowed)
+    if processing.length and processing.step and processing.step * rate < 1 - 1e-6:
+        raise SettingError("data.step", processing.step, f"at least {least:g} s, one sample at {rate:g} Hz")
+
+
+def plan(events: Sequence[Event], total: int, label: str, processing: Processing, stim: bool = False) -> Cuts:
     """Return the windows of a continuous recording.
 
     Args:
@@ -49,6 +63,7 @@ def plan(events: Sequence[Event], total: int, label: str, processing: Processing
         total: samples of the recording, at the rate of `processing`.
         label: of the whole file, or nothing.
         processing: says which events, and where windows lie.
+        stim: whether the recording has a stim channel.
 
     Raises:
         FileError: no event or label is asked for, no window lies within the recording.
@@ -58,9 +73,9 @@ def plan(events: Sequence[Event], total: int, label: str, processing: Processing
     rate, times = processing.rate, processing.times
     findings: tuple[Finding, ...] = ()
     if processing.length:
-        wanted, findings = _fixed(named, total / rate, label, processing)
+        wanted, findings = _fixed(named, total / rate, label, processing, stim)
     else:
-        wanted = [(round((onset + processing.tmin) * rate), y) for onset, _, y in labelled(named, processing)]
+        wanted = [(round((onset + processing.tmin) * rate), y) for onset, _, y in labelled(named, processing, stim)]
     start, y = np.array(wanted, np.int64).T
     inside = (start >= 0) & (start + times <= total)
     clean = np.ones(len(start), bool)
@@ -77,8 +92,8 @@ def plan(events: Sequence[Event], total: int, label: str, processing: Processing
     return Cuts(start[kept], y[kept], start[kept] / rate, findings)
 
 
-def labelled(events: Sequence[Event], processing: Processing) -> list[tuple[float, float, int]]:
-    """Return onset, duration and class of the events that `labels` asks for.
+def labelled(events: Sequence[Event], processing: Processing, stim: bool = False) -> list[tuple[float, float, int]]:
+    """Return onset, duration and class of the events that `labels` asks for; `stim` as in `plan`.
 
     Raises:
         FileError: there are none; says which were looked for, and which there are.
@@ -90,24 +105,40 @@ def labelled(events: Sequence[Event], processing: Processing) -> list[tuple[floa
         known = list(counts)
         looked_for = ", ".join(f"{pattern!r}{did_you_mean(pattern, known)}" for pattern, _ in processing.labels)
         there = some([f"{name} ({count})" for name, count in counts.most_common()])
-        refuse("events", f"no trials: its events are {there or 'none'}", f"events {looked_for}", _remedy(known))
+        found_there = f"its events are {there}" if there else "it has no events"
+        instead = stim and processing.events != "stim" and (bool(known) or processing.events == "annotations")
+        refuse("events", f"no trials: {found_there}", f"events {looked_for}", _remedy(known, instead))
     return found
 
 
 def is_gap(name: str) -> bool:
-    """Whether an event marks a bad part or a break of the recording, as MNE names them."""
-    return _plain(name).startswith(("bad", *_BREAKS))
+    """Whether an event marks a break, or a bad part: for MNE all do that begin with `bad`, also `badge`."""
+    return _plain(name).startswith("bad") or _is_break(name)
+
+
+def taken_for_bad(names: Iterable[str]) -> tuple[Finding, ...]:
+    """Return the finding that events are taken for bad parts which may be none, such as `badge`."""
+    counts = Counter(name for name in names if re.match(r"bad[^\W_]", _plain(name)))
+    if not counts:
+        return ()
+    found = f"taken for bad parts of the recording: {some([f'{name} ({count})' for name, count in counts.items()])}"
+    remedy = "Rename them if they are trials: MNE takes all that begin with bad for bad parts"
+    return (Finding("events", found, "events with other names", remedy, "noted"),)
 
 
 def _plain(name: str) -> str:
     return name.lower().removeprefix("comment/")  # which BrainVision puts before them
 
 
+def _is_break(name: str) -> bool:
+    return _BREAK.fullmatch(_plain(name)) is not None
+
+
 def breaks(events: Sequence[Event]) -> list[float]:
     """Return where the recording was interrupted, in seconds, sorted: filters must not reach across."""
     found = set[float]()
     for onset, duration, name in events:
-        if _plain(name).startswith(_BREAKS):
+        if _is_break(name):
             found.add(onset)
         elif _plain(name).startswith("bad_acq_skip"):  # MNE gives zeros there
             found |= {onset, onset + duration}
@@ -133,15 +164,15 @@ def left_out(total: int, reasons: Sequence[tuple[int, str]], expected: str) -> t
 def _point(event: Event) -> Event:
     """Return an event without its duration if it is a break: EEGLAB gives there how much was cut out."""
     onset, _, name = event
-    return (onset, 0.0, name) if _plain(name).startswith(_BREAKS) else event
+    return (onset, 0.0, name) if _is_break(name) else event
 
 
 # ------------------------------------------------------------------------------------------------ classes
 def _class_of(name: str, processing: Processing) -> int | None:
-    for pattern, label in processing.labels:
-        if name == pattern or fnmatchcase(name, pattern):
-            return processing.classes.index(label)
-    return None
+    """Return the class by the event's very name, else by the first pattern that fits."""
+    fitting = [label for pattern, label in processing.labels if name == pattern]
+    fitting += [label for pattern, label in processing.labels if fnmatchcase(name, pattern)]
+    return processing.classes.index(fitting[0]) if fitting else None
 
 
 def _class_of_file(label: str, processing: Processing) -> int:
@@ -152,25 +183,28 @@ def _class_of_file(label: str, processing: Processing) -> int:
     return y
 
 
-def _remedy(names: Sequence[str]) -> str:
+def _remedy(names: Sequence[str], stim: bool = False) -> str:
+    """Return how to say which events or labels are meant, of these; `stim`: maybe those of the stim channels."""
     if not names:
+        where = "Say where its events are by data: {events: stim}, or cut" if stim else "Cut"
         return (
-            "Say where its events are by data: {events: stim}, cut windows of fixed length (data.length) with a label "
-            f"for each file, or {LEAVE_OUT}"
+            f"{where} windows of fixed length (data.length) with a label for each file, which data.subject finds in "
+            f"its path by (?P<label>...), or {LEAVE_OUT}"
         )
     line = yaml.safe_dump(
         {"labels": dict.fromkeys(names[:_NAMES], "CLASS")},
         default_flow_style=True, sort_keys=False, allow_unicode=True, width=math.inf,
     )  # fmt: skip
-    return f"Name the class of those that are meant, as in data: {line.strip()}, or {LEAVE_OUT}"
+    other = ", or take its stim channels by data: {events: stim}" if stim else ""
+    return f"Name the class of those that are meant, as in data: {line.strip()}{other}, or {LEAVE_OUT}"
 
 
 # ------------------------------------------------------------------------------------------------ fixed length
 def _fixed(
-    events: Sequence[Event], seconds: float, label: str, processing: Processing
+    events: Sequence[Event], seconds: float, label: str, processing: Processing, stim: bool
 ) -> tuple[list[tuple[int, int]], tuple[Finding, ...]]:
     """Return first sample and class of the windows in a recording of so many seconds, and what was noted."""
-    spans = [(0.0, seconds, _class_of_file(label, processing))] if label else _spans(events, processing)
+    spans = [(0.0, seconds, _class_of_file(label, processing))] if label else _spans(events, processing, stim)
     spans = [(onset, min(duration, seconds - onset), y) for onset, duration, y in spans]
     windows = [_within(*span, processing) for span in spans]
     short = windows.count([])
@@ -185,8 +219,8 @@ def _fixed(
     return every, (Finding("windows", found, expected, "Nothing to do where that is meant", "noted"),)
 
 
-def _spans(events: Sequence[Event], processing: Processing) -> list[tuple[float, float, int]]:
-    matching = labelled(events, processing)
+def _spans(events: Sequence[Event], processing: Processing, stim: bool) -> list[tuple[float, float, int]]:
+    matching = labelled(events, processing, stim)
     lasting = [event for event in matching if event[1] > 0]
     if not lasting:
         length = f"{processing.length:g}"

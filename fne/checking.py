@@ -15,7 +15,7 @@ from fne.config import Config
 from fne.data.partition import describe
 from fne.errors import DataError, DataWarning
 from fne.experiment import deal_nodes, load_dataset
-from fne.findings import FileReport, Finding
+from fne.findings import FileReport, FilesError, Finding
 from fne.types import Dataset, Samples
 from fne.watch.pictures import data_picture
 
@@ -40,16 +40,20 @@ class Checked:
     def problems(self) -> int:
         """Files that are refused, findings that are problems, and the error that ends it all."""
         refused = sum(report.verdict == "refused" for report in self.files)
-        return refused + sum(f.action == "problem" for f in self.findings) + bool(self.error and not refused)
+        return refused + sum(f.action == "problem" for f in self.findings) + bool(self.error)
 
     def lines(self) -> Iterator[str]:
-        """Yield what was found, a line each."""
+        """Yield what was found, a line each; what was found in several files once, with the first and their number."""
+        files: dict[Finding, list[str]] = {}
         for report in self.files:
             for finding in report.findings:
-                yield f"{report.file}: {finding.action}: {finding}"
+                files.setdefault(finding, []).append(report.file)
+        for finding, names in files.items():
+            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+            yield f"{names[0]}{more}: {finding.action}: {finding}"
         for finding in self.findings:
             yield f"all samples: {finding.action}: {finding}"
-        if self.error and not any(report.verdict == "refused" for report in self.files):
+        if self.error:
             yield self.error
 
     def as_json(self) -> dict[str, Any]:
@@ -68,6 +72,8 @@ def check(config: Config, picture: Path) -> Checked:
     Raises:
         DataError: nothing is known of any file, such as when there are none.
     """
+    if "bad_files" in config.data.settings:  # bad ones are told, the others are looked at
+        config = config.with_values({"data.bad_files": "skip"})
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DataWarning)  # all that they say is among the findings
         try:
@@ -76,24 +82,26 @@ def check(config: Config, picture: Path) -> Checked:
         except DataError as error:
             if not error.files:
                 raise
-            return Checked(error.files, (), None, str(error))
+            return Checked(error.files, error.findings, None, "" if isinstance(error, FilesError) else str(error))
     names, counts = describe(nodes, dataset.classes)
-    data_picture(
-        counts.tolist(), names, list(dataset.classes or ("samples",)), _averages(dataset), dataset.rate, picture
-    )
-    return Checked(dataset.files, (*dataset.findings, *_of_split(dataset)), dataset)
+    classes = list(dataset.classes or ("samples",))
+    times = [dataset.start + n / (dataset.rate or 1) for n in range(dataset.shape[-1])]
+    unit = "seconds" if dataset.rate else "samples"
+    data_picture(counts.tolist(), names, classes, _averages(dataset), (times, unit), picture)
+    # A data set that looks at its files has looked at the split, too, before it changed any value.
+    findings = dataset.findings if dataset.files else (*dataset.findings, *_of_split(dataset))
+    return Checked(dataset.files, findings, dataset)
 
 
 def _averages(dataset: Dataset) -> dict[str, list[list[float]]]:
     """Return the mean training recording of each class, `[channels][times]`, where the data are recordings."""
     if dataset.classes is None or len(dataset.shape) != 2:
         return {}
-    y = dataset.train.y
-    return {
-        name: dataset.train.x[y == label].double().mean(0).tolist()
-        for label, name in enumerate(dataset.classes)
-        if bool((y == label).any())
-    }
+    sums = {name: torch.zeros(dataset.shape, dtype=torch.float64) for name in dataset.classes}
+    for x, y in zip(dataset.train.x, dataset.train.y.tolist(), strict=True):  # one by one: there may be a lot of them
+        sums[dataset.classes[y]] += x
+    counts = torch.bincount(dataset.train.y, minlength=len(sums)).tolist()
+    return {name: (total / n).tolist() for (name, total), n in zip(sums.items(), counts, strict=True) if n}
 
 
 def _of_split(dataset: Dataset) -> Iterator[Finding]:
@@ -110,8 +118,7 @@ def _of_split(dataset: Dataset) -> Iterator[Finding]:
                 "Leave repeated files out",
                 "problem",
             )
-    told = any(finding.kind == "subjects on both sides" for finding in dataset.findings)
-    if dataset.train.groups is not None and dataset.test.groups is not None and not told:
+    if dataset.train.groups is not None and dataset.test.groups is not None:
         both = set(dataset.train.groups.tolist()) & set(dataset.test.groups.tolist())
         if both:
             yield Finding(

@@ -129,5 +129,5 @@ def _described(dataset: Dataset) -> str:
     ]
     if dataset.train.groups is not None:
         counts = {t: len(set(part.groups.tolist())) for t, part in parts.items() if part.groups is not None}
-        lines.append("subjects: " + ", ".join(f"{title} {count}" for title, count in counts.items()))
+        lines.append(f"{dataset.group_kind}s: " + ", ".join(f"{title} {count}" for title, count in counts.items()))
     return "\n".join(lines)

@@ -39,10 +39,12 @@ class ConfigError(FneError):
 class DataError(FneError):
     """Data that are missing, broken, or too few for what is asked.
 
-    `files`: the `fne.findings.FileReport` of each file, where they were looked at one by one before.
+    `files`, `findings`: the `fne.findings.FileReport` of each file and the `Finding`s about all, where they were looked
+    at one by one before.
     """
 
     files: tuple[Any, ...] = ()
+    findings: tuple[Any, ...] = ()
 
 
 class DataWarning(UserWarning):

@@ -52,10 +52,15 @@ def load_dataset(config: Config) -> Dataset:
     """
     loader: Callable[..., Dataset] = registry.load("data", config.data.name)
     dataset = check_dataset(loader(seed=config.seed, **config.data.settings))
-    for title, part in (("validation", dataset.validation), ("test", dataset.test)):
-        if not len(part):
-            raise DataError(f"{dataset.name}: the {title} part is empty; a run needs at least one sample in it")
+    _check_filled(dataset, "test", dataset.test)
     return dataset
+
+
+def _check_filled(dataset: Dataset, title: str, part: Samples) -> None:
+    if not len(part):
+        error = DataError(f"{dataset.name}: the {title} part is empty; a run needs at least one sample in it")
+        error.files, error.findings = dataset.files, dataset.findings
+        raise error
 
 
 def deal_nodes(config: Config, dataset: Dataset) -> dict[str, Samples]:
@@ -124,6 +129,8 @@ def build(config: Config) -> Experiment:
     )
     make: Callable[..., Strategy] = registry.load("strategy", config.strategy.name)
     strategy = make(task, seed=config.seed, **config.strategy.settings)
+    if getattr(strategy, "validates", True) or policy == "server":
+        _check_filled(dataset, "validation", dataset.validation)
     if getattr(strategy, "pooled", False):
         nodes = {"all": dataset.train}
     worker = Worker(

@@ -14,13 +14,16 @@ from typing import Any, BinaryIO
 from fne.errors import CheckpointError
 
 
-def write_atomically(path: Path, data: bytes | Callable[[BinaryIO], object], *, private: bool = False) -> None:
+def write_atomically(
+    path: Path, data: bytes | Callable[[BinaryIO], object], *, private: bool = False, flush: bool = True
+) -> None:
     """Replace `path` by `data`; on any error, a full disk included, the old file stays and no scratch file does.
 
     Args:
         path: in a folder that exists.
         data: the content, or what writes it to an open file.
         private: for its owner only (mode 0600), and several processes may write it at once.
+        flush: to disk, so that it outlasts a power cut; not needed where a reader finds out that a file is not whole.
     """
     scratch = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp" if private else f".{path.name}.tmp")
     try:
@@ -29,12 +32,15 @@ def write_atomically(path: Path, data: bytes | Callable[[BinaryIO], object], *, 
                 file.write(data)
             else:
                 data(file)
-            file.flush()
-            os.fsync(file.fileno())
+            if flush:
+                file.flush()
+                os.fsync(file.fileno())
         os.replace(scratch, path)
     except BaseException:
         scratch.unlink(missing_ok=True)
         raise
+    if not flush:
+        return
     with contextlib.suppress(OSError):  # Windows opens no folder, some file systems flush none
         _flush_folder(path.parent)
 

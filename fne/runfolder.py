@@ -27,7 +27,7 @@ from fne.settings import check, faults
 from fne.types import Result
 from fne.yamltext import parse
 
-CONFIG, SUMMARY, MODEL = "config.yaml", "summary.json", "model.safetensors"
+CONFIG, SUMMARY, MODEL, FILES = "config.yaml", "summary.json", "model.safetensors", "files.json"
 
 
 def choose(

@@ -23,12 +23,14 @@ from torch import Tensor
 from fne import loop, registry
 from fne.codec import LineageCodec
 from fne.config import Config
+from fne.data.sources import checksum
 from fne.errors import RunError
 from fne.evolution.fitness import DISPLAY_SIGN
 from fne.experiment import Experiment, build, on_device
 from fne.files import write_atomically
 from fne.runfolder import (
     CONFIG,
+    FILES,
     MODEL,
     SUMMARY,
     check_unused,
@@ -114,6 +116,7 @@ def _run(
             "horizon": strategy.horizon,
             "settings": hashlib.sha256(json.dumps(identity_of(config), sort_keys=True).encode()).hexdigest(),
             "plugins": sorted(_plugins(config).values()),
+            "data": checksum(experiment.dataset),
         }
 
         def extras() -> dict[str, Any]:
@@ -131,6 +134,9 @@ def _run(
                 codec.load_state_dict(kept["wire"])
         if not resuming:
             write_atomically(folder / CONFIG, config.to_yaml().encode())
+        if experiment.dataset.files:
+            told = [report.as_json() for report in experiment.dataset.files]
+            write_atomically(folder / FILES, json.dumps(told, indent=1).encode())
         resume_at = kept["position"] if resuming else None
         history = stack.enter_context(History(folder, watch.every, resume_at, kept["pending"]))
         if resuming:  # everything that goes on was there

@@ -150,10 +150,11 @@ class Dataset:
         split: how the parts were made, printed beside every figure.
         source: where the data came from, with licence if known.
         group_names: names of the subjects that `Samples.groups` refers to.
+        group_kind: what they are, if no subjects.
         fold: `(i, k)` where the split is fold `i` of `k` (from 0), so that reports can put the folds together.
         files: what is known about each file, where a data set looks at them one by one.
         findings: about the samples together, such as a subject on both sides of the split.
-        rate: of recordings, in Hz; 0 where that is not known.
+        rate, start: of recordings, in Hz, and when after their event they begin, in seconds; 0 where that is not known.
     """
 
     name: str
@@ -164,10 +165,12 @@ class Dataset:
     split: str
     source: str
     group_names: tuple[str, ...] = ()
+    group_kind: str = "subject"
     fold: tuple[int, int] | None = None
     files: tuple[FileReport, ...] = ()
     findings: tuple[Finding, ...] = ()
     rate: float = 0.0
+    start: float = 0.0
 
     def group_name(self, number: int) -> str:
         """Return the name of subject `number`, or one made of the number where it has none."""
@@ -270,7 +273,8 @@ class Lineage(Protocol):
 class Strategy(Protocol):
     """A method: a plain class, no base. Hyper-parameters are keyword-only with the paper's values as defaults.
 
-    Some members are optional: `pooled = True` (not federated: all data go to one node), `champion()`, the `Result` of
+    Some members are optional: `pooled = True` (not federated: all data go to one node), `validates = False` (never
+    looks at validation data, which may be empty then), `champion()`, the `Result` of
     the step told last, which `watch.champions` keeps, and for `wire=lineage` both `lineage` (a `Lineage`) and
     `decision`, the last one that it was advanced by (`None` before).
     """

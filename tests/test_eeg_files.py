@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import warnings
+import zlib
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -54,7 +55,7 @@ def record(
     """Write a recording of noise, 20 microvolts strong, and return its values in microvolts `[channels, times]`."""
     import mne
 
-    draw = np.random.default_rng(abs(hash(path.stem)) % 2**32 if seed is None else seed)
+    draw = np.random.default_rng(zlib.crc32(path.stem.encode()) if seed is None else seed)
     values = draw.normal(0, 20, (len(channels), round(seconds * rate)))
     raw = mne.io.RawArray(values * 1e-6, mne.create_info(list(channels), rate, "eeg"), verbose="error")
     raw.set_annotations(mne.Annotations([t for t, _ in events], 0.5, [name for _, name in events]))
@@ -113,8 +114,8 @@ def test_real_runs_are_cut_and_filtered_as_mne_does_it() -> None:
     )  # fmt: skip
     assert DATA
     raw = mne.io.read_raw(Path(DATA) / "eeg_files/ok/S001R03.edf", preload=True, verbose="error")
-    raw.rename_channels(lambda name: name.strip(".")).pick(["Fc3", "C3", "Cz", "C4"])
-    raw.set_eeg_reference("average", verbose="error").filter(8, 30, verbose="error")
+    raw.set_eeg_reference("average", verbose="error")  # of all channels, then some are taken
+    raw.rename_channels(lambda name: name.strip(".")).pick(["Fc3", "C3", "Cz", "C4"]).filter(8, 30, verbose="error")
     events, _ = mne.events_from_annotations(raw, {"T1": 0, "T2": 1}, verbose="error")
     epochs = mne.Epochs(raw, events, tmin=0.5, tmax=2.0 - 1 / 160, baseline=None, preload=True, verbose="error")
     assert dataset.group_names == ("S001-R03", "S001-R04", "S001-R07")
@@ -128,12 +129,13 @@ def test_windows_of_fixed_length_take_their_class_from_the_path(tmp_path: Path) 
         for number in range(3):
             record(tmp_path / group / f"{group}{number}_raw.fif", seconds=2.0, events=())
     dataset = open_files(
-        tmp_path, labels={"patients": "ill", "controls": "well"}, length=0.5, step=0.25, folds=3,
+        tmp_path, labels={"patients": "ill", "controls": "well"}, length=0.5, step=0.25, folds=3, tmin=0.0,
         subject=r"(?P<label>\w+)/(?P<subject>\w+)_raw",
     )  # fmt: skip
     assert [len(part) for part in (dataset.train, dataset.validation, dataset.test)] == [14, 14, 14]
     assert dataset.classes == ("ill", "well")
-    assert dataset.findings == ()  # each subject has one class: then that is what the class is of
+    # each subject has one class: then that is what the class is of
+    assert not {"one class", "class"} & {finding.kind for finding in dataset.findings}
     assert {report.events["ill"] for report in dataset.files} == {0, 7}
 
 
@@ -222,17 +224,22 @@ def test_windows_that_occur_twice_are_left_out_and_told(tmp_path: Path) -> None:
     dataset = open_files(tmp_path, split="trial")
     (finding,) = [finding for finding in dataset.findings if finding.kind == "repeated"]
     assert finding.action == "problem"
-    assert "4 windows of sub-9_run-0_raw.fif" in finding.found
-    assert "those of sub-1_run-0_raw.fif" in finding.found
+    assert finding.found == (
+        "4 windows of sub-9_run-0_raw.fif have the values of windows of sub-1_run-0_raw.fif, and are left out"
+    )
     assert sum(map(len, (dataset.train, dataset.validation, dataset.test))) == 16
 
 
 def test_a_subject_with_one_class_is_told(tmp_path: Path) -> None:
     people(tmp_path, 3)
     record(tmp_path / "sub-3_run-0_raw.fif", events=[(0.5, "a"), (2, "a")])
-    (finding,) = open_files(tmp_path).findings
-    assert finding.action == "problem"
-    assert finding.found == "1 of 4 subjects have windows of one class only: 3 (left)"
+    found = {fold: open_files(tmp_path, fold=fold).findings for fold in range(4)}
+    texts = [finding.found for findings in found.values() for finding in findings if finding.kind == "one class"]
+    # in two folds it trains, in one it validates, in one it is tested
+    assert texts == ["1 of 2 subjects have training windows of one class only: 3 (left)"] * 2
+    (text,) = [finding.found for findings in found.values() for finding in findings if finding.kind == "class"]
+    assert text.startswith("the validation part has no window of class right")
+    assert {f.action for findings in found.values() for f in findings} == {"problem"}
 
 
 def test_overlapping_windows_on_both_sides_are_told(tmp_path: Path) -> None:
@@ -241,6 +248,8 @@ def test_overlapping_windows_on_both_sides_are_told(tmp_path: Path) -> None:
     assert "overlap" not in [finding.kind for finding in apart.findings]
     assert "overlap" in [finding.kind for finding in over.findings]
     assert "overlap" not in [finding.kind for finding in open_files(tmp_path, tmax=1.7).findings]
+    both = open_files(tmp_path, tmax=1.7, validation=0.3)  # models are chosen on validation
+    assert "overlap" in [finding.kind for finding in both.findings]
 
 
 def test_bad_files_end_the_run_or_are_left_out(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
@@ -326,7 +335,13 @@ def test_files_agree_on_the_rate() -> None:
         ({"types": ["ecg"]}, DataError, "no file has a channel of data.types = .ecg.; there are channels of type eeg"),
         ({"labels": {"a": "x", "c": "y"}}, DataError,
          "data.labels: no window of class 'y': no file has an event 'c'; there are 'a' .8., 'b' .8."),
-        ({"path": "nowhere/at/all"}, DataError, "eeg_files: nowhere/at/all: not found"),
+        ({"channels": ["Cz", "CZ"]}, SettingError, "data.channels = .*: must be a list of different channels"),
+        ({"channels": []}, SettingError, "data.channels = .*: must be a list of different channels, at least one"),
+        ({"reference": []}, SettingError, "data.reference = .*: must be a list of different channels"),
+        ({"length": 0.5, "tmin": 0.2}, SettingError, "data.tmin = 0.2: must be 0 with data.length"),
+        ({"split": "trial", "validation": 0.01}, SettingError, "data.validation = 0.01: must be larger: of 16 windows"),
+        ({"folds": 2, "validation": 0.01}, SettingError, "data.validation = 0.01: must be larger"),
+        ({"path": "nowhere/at/all"}, DataError, r"eeg_files: nowhere/at/all \(from .*\): not found"),
     ],
 )  # fmt: skip
 def test_settings_that_cannot_be_are_refused(
@@ -399,7 +414,7 @@ def test_check_prints_the_files_and_draws(tmp_path: Path, checked: Any) -> None:
 def test_check_ends_with_1_where_there_are_problems(tmp_path: Path, checked: Any) -> None:
     people(tmp_path / "files", 3)
     record(tmp_path / "files" / "sub-5_raw.fif", channels=("C3", "Cz"))
-    for policy, parts in (("raise", 0), ("skip", 1)):
+    for policy, parts in (("raise", 1), ("skip", 1)):  # it goes on without, whatever the policy
         status, text = checked(bad_files=policy)
         assert status == 1
         assert "sub-5_raw.fif: refused: 1 of 3 channels are missing: C4" in text
@@ -462,9 +477,82 @@ def test_methods_train_on_the_real_runs(tmp_path: Path, method: str) -> None:
     if method != "fne":
         overrides = [f"strategy={method}", "strategy.rounds=3", "wire=auto", *overrides[1:]]
     summary = fne.train("eeg_runs", overrides, out=tmp_path / "run", quiet=True)
-    assert summary["split"] == "run-wise (whole runs of the same subjects)"
+    alone = "a run without training windows standardised by itself"
+    assert summary["split"] == f"run-wise (whole runs of the same subjects), {alone}"
     assert 0 <= summary["accuracy_test"] <= 1
     assert set(summary["accuracy_test_by_subject"]) == {"S001-R03"}
+
+
+def test_a_recording_in_another_format_or_cut_is_known_again(tmp_path: Path) -> None:
+    import mne
+
+    for subject in range(3):
+        record(tmp_path / f"sub-{subject}_raw.fif", [(t, "ab"[t % 2]) for t in (4, 5, 6, 7)], seconds=13.0)
+    raw = mne.io.read_raw(tmp_path / "sub-1_raw.fif", preload=True, verbose="error")
+    raw.copy().crop(0, 10.5).save(tmp_path / "sub-7_raw.fif", verbose="error")
+    coarse = raw.copy().apply_function(lambda x: np.round(x * 1e7) / 1e7)  # as steps of 0.1 microvolts
+    coarse.save(tmp_path / "sub-8_raw.fif", verbose="error")
+    for settings in ({}, {"low": 2.0, "high": 30.0}, {"resample": 80.0}):
+        dataset = open_files(tmp_path, split="trial", **settings)
+        repeated = [finding.found for finding in dataset.findings if finding.kind == "repeated"]
+        assert [text.split(" have")[0] for text in repeated] == [
+            "4 windows of sub-7_raw.fif", "4 windows of sub-8_raw.fif"
+        ]  # fmt: skip
+        assert sum(map(len, (dataset.train, dataset.validation, dataset.test))) == 12
+
+
+def test_a_window_of_two_classes_is_left_out_and_told(tmp_path: Path) -> None:
+    people(tmp_path, 3)
+    record(tmp_path / "sub-3_raw.fif", events=[(0.5, "a"), (0.5, "b"), (2.0, "a"), (3.5, "b")])
+    dataset = open_files(tmp_path, split="trial")
+    (finding,) = [finding for finding in dataset.findings if finding.kind == "two classes"]
+    assert finding.found == "1 windows of sub-3_raw.fif have two classes each, and are left out"
+    assert finding.action == "problem"
+    assert sum(map(len, (dataset.train, dataset.validation, dataset.test))) == 14
+
+
+def test_what_settings_name_and_no_file_has_is_told(tmp_path: Path) -> None:
+    people(tmp_path, 3)
+    labels = {"a": "left", "b": "right", "bb": "right"}
+    dataset = open_files(tmp_path, labels=labels, scale={"sub-1*": 1.0, "nobody*": 2.0})
+    assert [(f.kind, f.action) for f in dataset.findings] == [("labels", "problem"), ("scale", "problem")]
+    assert "'bb'" in dataset.findings[0].found
+    assert "'nobody*'" in dataset.findings[1].found
+
+
+def test_files_that_are_subjects_by_their_name_alone_are_told(tmp_path: Path) -> None:
+    for name in ("anna_1", "anna_2", "ben_1"):
+        record(tmp_path / f"{name}.fif")
+    (finding,) = [finding for finding in open_files(tmp_path).findings if finding.kind == "subjects"]
+    assert "anna_1, anna_2, ben_1" in finding.found
+    settings = {"subject": "(?P<subject>[a-z]+)_", "folds": 2, "validation": 0.25}
+    assert [f.kind for f in open_files(tmp_path, **settings).findings] == []
+
+
+def test_runs_count_within_sessions_and_ten_comes_after_two(tmp_path: Path) -> None:
+    for session, run in ((1, 2), (1, 10), (2, 2)):
+        record(tmp_path / f"A_{session}_{run}_raw.fif")
+    settings = {"subject": r"(?P<subject>A)_(?P<session>\d)_(?P<run>\d+)", "split": "run", "groups": "run"}
+    tested = [names_of(open_files(tmp_path, fold=fold, **settings))[2] for fold in range(3)]
+    assert tested == [{"A-1-2"}, {"A-1-10"}, {"A-2-2"}]
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_shuffled_labels_say_nothing_and_keep_their_numbers(tmp_path: Path, own: bool) -> None:
+    names = "ab" if own else "a"
+    for subject in range(8):
+        events = [(0.5 + k * 0.7, (names if own else "ab"[subject % 2])[k % len(names)]) for k in range(8)]
+        record(tmp_path / f"sub-{subject}_raw.fif", events=events, seconds=8.0)
+    true, given = (open_files(tmp_path, folds=4, shuffle_labels=flag) for flag in (False, True))
+    assert torch.equal(true.train.x, given.train.x) or not own
+    assert given.split.endswith("labels shuffled")
+    counts = [np.bincount(torch.cat([p.y for p in (d.train, d.validation, d.test)])).tolist() for d in (true, given)]
+    assert counts[0] == counts[1]
+    if own:
+        assert all(int(given.train.y[given.train.groups == n].sum()) == 4 for n in given.train.groups.tolist())  # type: ignore[union-attr]
+        assert 0.2 < float((true.train.y == given.train.y).float().mean()) < 0.8
+    else:
+        assert all(len(given.train.y[given.train.groups == n].unique()) == 1 for n in given.train.groups.tolist())  # type: ignore[union-attr]
 
 
 def test_folds_are_pairwise_disjoint_over_runs_of_unequal_number(tmp_path: Path) -> None:

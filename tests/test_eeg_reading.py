@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import errno
+import functools
 import gzip
 import os
+import re
 import shutil
 import struct
 import subprocess
 import sys
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,9 +23,10 @@ import numpy as np
 import pytest
 
 from fne.data.eeg_faults import explain
-from fne.data.eeg_layout import FORMATS, companions, find
-from fne.data.eeg_reading import common_name, event_list, event_names, is_epochs, listening, open_recording
-from fne.data.eeg_recording import Source
+from fne.data.eeg_layout import FORMATS, Folder, companions, find, listed
+from fne.data.eeg_reading import common_name, event_list, event_names, is_epochs, listening, open_recording, twin
+from fne.data.eeg_recording import Processing, Source
+from fne.data.eeg_signal import prepare
 from fne.errors import DataError, SettingError
 from fne.findings import FileError, Finding
 
@@ -71,18 +74,38 @@ def save(raw: Any, path: Path, **more: Any) -> Path:
     return path
 
 
-def edf(values: Any = VALUES, names: Any = CHANNELS, unit: str = "uV", version: bytes = b"0       ") -> bytes:
-    """Return an EDF file of records of one second, from volts `[channels, samples]`; 0.1 microvolts a step."""
-    n, rate = len(values), int(RATE)
-    records = values.shape[1] // rate
+def edf(
+    values: Any = VALUES,
+    names: Any = CHANNELS,
+    unit: str = "uV",
+    version: bytes = b"0       ",
+    kind: str = "",
+    lists: Sequence[bytes] = (),
+    records: int | None = None,
+) -> bytes:
+    """Return an EDF or BDF file of records of one second, from volts `[channels, samples]`; 0.1 microvolts a step.
+
+    With a list of annotations for each record, of up to 80 bytes, there is a signal of them.
+    """
+    n, rate, bdf = len(values), int(RATE), version.startswith(b"\xff")
+    there, width = values.shape[1] // rate, 3 if bdf else 2
+    most = 2 ** (8 * width - 1)
+    notes, places = (["BDF Annotations" if bdf else "EDF Annotations"], 80 // width + 1) if lists else ([], 0)
+    total = n + len(notes)
     columns: list[tuple[int, list[str]]] = [
-        (16, list(names)), (80, [""] * n), (8, [unit] * n), (8, ["-3276.8"] * n), (8, ["3276.7"] * n),
-        (8, ["-32768"] * n), (8, ["32767"] * n), (80, [""] * n), (8, [str(rate)] * n), (32, [""] * n),
+        (16, [*names, *notes]), (80, [""] * total), (8, [unit] * n + [""] * len(notes)),
+        (8, [f"{-most / 10:g}"[:8]] * total if not bdf else ["-838861"] * total),
+        (8, [f"{(most - 1) / 10:.1f}"[:8]] * total if not bdf else ["838861"] * total),
+        (8, [str(-most)] * total), (8, [str(most - 1)] * total), (80, [""] * total),
+        (8, [str(rate)] * n + [str(places)] * len(notes)), (32, [""] * total),
     ]  # fmt: skip
-    head = f"{'X':80}{'X':80}01.01.2001.01.01{256 * (n + 1):<8}{'':44}{records:<8}{'1':8}{n:<4}"
-    fields = "".join(f"{text:{width}}" for width, column in columns for text in column)
-    steps = np.rint(values * 1e7).astype("<i2").reshape(n, records, rate).swapaxes(0, 1)
-    return version + (head + fields).encode() + steps.tobytes()
+    said = there if records is None else records
+    head = f"{'X':80}{'X':80}01.01.2001.01.01{256 * (total + 1):<8}{kind:44}{said:<8}{'1':8}{total:<4}"
+    fields = "".join(f"{text:{size}}" for size, column in columns for text in column)
+    steps = np.rint(values * 1e7).astype("<i4").reshape(n, there, rate).swapaxes(0, 1)
+    signals = np.ascontiguousarray(steps)[..., None].view(np.uint8)[..., :width]
+    body = [signals[i].tobytes() + (lists[i].ljust(places * width, b"\0") if lists else b"") for i in range(there)]
+    return version + (head + fields).encode() + b"".join(body)
 
 
 def put(path: Path, content: bytes) -> Path:
@@ -108,8 +131,8 @@ def refused(path: Path, **more: Any) -> Finding:
         ("ok/S001R03.edf", 64, 64, 160, 125, 0, {"T0": 15, "T1": 8, "T2": 7}, ()),
         ("ok/eeglab_data.set", 32, 30, 128, 30504 / 128, 0, {"rt": 74, "square": 80}, ("types",)),
         ("ok/ok-epo.fif", 64, 64, 160, 5 * 161 / 160, 5, {"T0": 3, "T1": 1, "T2": 1}, ()),
-        ("ok/sample_invalid_birthday_raw.fif", 1, 1, 300.3074951171875, 31 / 300.3074951171875, 0, {}, ("mne",)),
-        ("ok/test.bdf", 17, 16, 256, 60, 0, {"255": 40}, ("mne",)),
+        ("ok/sample_invalid_birthday_raw.fif", 1, 1, 300.3074951171875, 31 / 300.3074951171875, 0, {}, ()),
+        ("ok/test.bdf", 17, 16, 256, 60, 0, {"255": 40}, ("length",)),
         ("ok/test.edf", 139, 138, 512, 6, 0, {"start": 1, "type A": 3, "type B": 1}, ()),
         ("ok/test_1ch.gdf", 1, 0, 150, 30, 0, {}, ("types",)),
         ("ok/test_epochs_onefile.set", 2, 2, 50, 0.64, 4, {"S  8": 1, "S255/S  8": 1, "S255/S  9": 2}, ("mne",)),
@@ -176,21 +199,156 @@ def test_what_shows_only_when_values_are_read_is_explained() -> None:
 
 @needs_data
 @pytest.mark.parametrize(
-    ("name", "cut"),
-    [("eeglab_data.set", "eeglab_data.fdt"), ("test_1ch.gdf", "test_1ch.gdf"), ("test.vhdr", "test.eeg")],
-)
-def test_values_that_are_missing_are_told(tmp_path: Path, name: str, cut: str) -> None:
+    ("name", "cut", "words"),
+    [
+        ("eeglab_data.set", "eeglab_data.fdt", "fdt has 1,301,504 bytes, by the header they should be 3,904,512"),
+        ("test_1ch.gdf", "test_1ch.gdf", ""),
+        ("test.vhdr", "test.eeg", "test.eeg has 168,533 bytes, by the header they should be 168,576"),
+        ("S001R03.edf", "S001R03.edf", "S001R03.edf has 865,632 bytes, by the header they should be 2,596,896"),
+    ],
+)  # fmt: skip
+def test_values_that_are_missing_are_told(tmp_path: Path, name: str, cut: str, words: str) -> None:
     for file in (FILES / "ok").glob(f"{Path(name).stem}.*"):
         content = file.read_bytes()
         put(tmp_path / file.name, content[: len(content) // 3] if file.name == cut else content)
     place = source(tmp_path / name)
-    opened, header = open_recording(place)
-    if name == "test.vhdr":  # whose header says nothing about the length: events lie beyond the end
-        assert [("Omitted 9 annotation" in f.found, "cut off" in f.remedy) for f in header.findings] == [(True, True)]
-    else:
+    if words:
+        finding = refused(tmp_path / name)
+        assert (finding.kind, words in finding.found) == ("truncated", True)
+        assert finding.remedy.startswith("Copy or download it again")
+    else:  # shows only when values are read
+        opened, _ = open_recording(place)
         with pytest.raises((RuntimeError, ValueError)) as caught:
             opened.get_data()
         assert explain(caught.value, place).kind == "truncated"
+
+
+@needs_data
+def test_brainvision_that_ends_with_a_whole_sample_shows_by_its_events(tmp_path: Path) -> None:
+    header = (FILES / "ok/test.vhdr").read_bytes()
+    put(tmp_path / "test.vmrk", (FILES / "ok/test.vmrk").read_bytes())
+    put(tmp_path / "test.eeg", (FILES / "ok/test.eeg").read_bytes()[: 64 * 2600])
+    path = put(tmp_path / "test.vhdr", header)
+    found = open_recording(source(path))[1].findings
+    assert [("Omitted 9 annotation" in f.found, "cut off" in f.remedy, f.action) for f in found] == [
+        (True, True, "noted")
+    ]
+    for points, action in ((7900, "refused"), (2500, "noted")):
+        path.write_bytes(header.replace(b"NumberOfChannels", f"DataPoints={points}\nNumberOfChannels".encode()))
+        if action == "refused":
+            assert refused(path).found == "truncated: test.eeg has 166,400 bytes, by the header they should be 505,600"
+        else:
+            assert open_recording(source(path))[1].findings[0].found.endswith("6,400 more than the header says")
+
+
+@pytest.mark.parametrize("version", [b"0       ", b"\xffBIOSEMI"])
+@pytest.mark.parametrize(
+    ("records", "lost", "kind", "words"),
+    [
+        (None, 0, None, ""),
+        (None, 1, "truncated", "by the header they should be"),
+        (11, 0, "truncated", "if it was never longer, write 10 at byte 236"),
+        (9, 0, "length", "more than the header says"),
+        (-1, 0, "length", "leaves open how many records there are (-1); 10 are there"),
+        (-1, 300, "length", "9 are there"),
+    ],
+)  # fmt: skip
+def test_an_edf_is_as_long_as_its_header_says(
+    tmp_path: Path, version: bytes, records: int | None, lost: int, kind: str | None, words: str
+) -> None:
+    content = edf(VALUES[:3], ("Fz", "Cz", "Pz"), version=version, records=records)
+    path = put(tmp_path / ("a.bdf" if b"BIO" in version else "a.edf"), content[: len(content) - lost])
+    if kind == "truncated":
+        finding = refused(path)
+        assert (finding.kind, words in str(finding)) == (kind, True), finding
+    else:
+        found = open_recording(source(path))[1].findings
+        assert [(f.kind, f.action, words in f.found) for f in found] == ([(kind, "noted", True)] if kind else [])
+
+
+# ------------------------------------------------------------------------------------------------ interrupted
+STARTS = (3.5, 4.5, 5.5, 20.5, 21.5, 22.5, 23.5, 1000.5, 1001.5, 1002.5)
+"""When records of a second were made: gaps of 14 s and 976 s after 3 and 7 seconds of recording."""
+MADE = (
+    (4.25, 0.5, "left"), (18.0, 0.0, "in a gap"), (22.0, 0.5, "left"), (5.0, 17.0, "long"), (1001.0, 0.5, "right"),
+    (6.0, 0.0, "over"), (22.6, 0.1, "BAD_x"),
+)  # fmt: skip
+"""Events in the time of `STARTS`."""
+
+
+def interruptible(starts: Sequence[float], version: bytes = b"0       ", kind: str = "+D") -> bytes:
+    """Return an EDF or BDF with the time of each record, and `MADE`, each event in a record, in their order."""
+    lists = [f"+{start:g}\x14\x14\0".encode() for start in starts]
+    for number, (onset, duration, name) in enumerate(MADE):
+        length = f"\x15{duration:g}" if duration else ""
+        lists[number] += f"+{onset:g}{length}\x14{name}\x14\0".encode()
+    letters = "BDF" if b"BIO" in version else "EDF"
+    return edf(VALUES[:3], ("Fz", "Cz", "Pz"), version=version, kind=f"{letters}{kind}", lists=lists)
+
+
+@pytest.mark.parametrize(("version", "name"), [(b"0       ", "a.edf"), (b"\xffBIOSEMI", "a.bdf")])
+def test_an_interrupted_recording_has_its_events_where_they_were(tmp_path: Path, version: bytes, name: str) -> None:
+    place = source(put(tmp_path / name, interruptible(STARTS, version)))
+    opened, header = open_recording(place)
+    assert [(f.kind, f.action, f.found) for f in header.findings] == [
+        ("gaps", "repaired", "interrupted, with gaps of 14 s, 976 s")
+    ]
+    assert event_list(opened) == [
+        (0.75, 0.5, "left"), (1.5, 3.0, "long"), (2.5, 0.0, "over"), (3.0, 0.0, "in a gap"),
+        (4.5, 0.5, "left"), (7.5, 0.5, "right"),
+    ]  # fmt: skip
+    labels = (("left", "l"), ("right", "r"), ("over", "r"))
+    processing = Processing(("Fz", "Cz", "Pz"), RATE, labels, ("l", "r"), tmax=0.7)
+    windows = prepare(place, opened, header, processing)
+    assert (windows.onset.tolist(), windows.y.tolist()) == ([0.75, 7.5], [0, 1])  # not over a gap, nor BAD
+    np.testing.assert_allclose(windows.x[1], VALUES[:3, 750:820] * 1e6, atol=0.3)
+    assert windows.findings[-1].found == "2 of 4 windows are left out: 2 over a part marked BAD or a break"
+
+
+def test_an_interrupted_recording_in_bids_is_refused(tmp_path: Path) -> None:
+    pytest.importorskip("mne_bids")
+    put(tmp_path / "dataset_description.json", b'{"Name": "x", "BIDSVersion": "1.8.0"}')
+    path = put(tmp_path / "sub-01/eeg/sub-01_task-x_eeg.edf", interruptible(STARTS))
+    finding = refused(path, root=tmp_path)
+    assert (finding.kind, "data.bids=no" in finding.remedy) == ("gaps", True)
+
+
+def test_no_filter_reaches_over_a_gap(tmp_path: Path) -> None:
+    """The first piece comes out as it does by itself."""
+    processing = Processing(("Fz", "Cz", "Pz"), RATE, (("left", "l"),), ("l",), tmax=0.5, high=20.0)
+    both = []
+    for content in (interruptible(STARTS), edf(VALUES[:3, :300], ("Fz", "Cz", "Pz"))):
+        place = source(put(tmp_path / "a.edf", content))
+        opened, header = open_recording(place)
+        if len(opened.times) == 300:
+            opened.set_annotations(mne.Annotations([0.75], [0.5], ["left"]))
+        both.append(prepare(place, opened, header, processing).x[0])
+    np.testing.assert_allclose(both[0], both[1], atol=1e-6)
+
+
+def test_an_edf_plus_d_without_gaps_is_taken_as_it_is(tmp_path: Path) -> None:
+    starts = [3.5 + second + 0.0004 * (second % 2) for second in range(10)]
+    found = []
+    for kind in ("+C", "+D"):
+        opened, header = open_recording(source(put(tmp_path / "a.edf", interruptible(starts, kind=kind))))
+        found.append((event_list(opened), [f for f in header.findings if f.kind == "gaps"]))
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(
+    ("starts", "content", "words"),
+    [
+        (STARTS[::-1], None, "records overlap in time"),
+        (STARTS, (b"EDF Annotations", b"Another signal "), "(EDF+D), and nothing says where"),
+        (STARTS, (b"+22.5\x14\x14", b"\0" * 7), "(EDF+D), and nothing says where"),
+    ],
+)
+def test_an_interrupted_recording_of_which_nobody_knows_when(
+    tmp_path: Path, starts: Sequence[float], content: tuple[bytes, bytes] | None, words: str
+) -> None:
+    whole = interruptible(starts)
+    finding = refused(put(tmp_path / "a.edf", whole.replace(*content) if content else whole))
+    assert (finding.kind, words in finding.found, "EDF+C" in finding.remedy) == ("gaps", True, True)
 
 
 @needs_data
@@ -223,6 +381,27 @@ def test_channels_get_common_names_and_types(tmp_path: Path) -> None:
 def test_common_name(name: str, common: str) -> None:
     assert common_name(name) == common
     assert common_name(common) == common
+
+
+def test_twins() -> None:
+    assert [twin(name) for name in ("T3", "T4", "T5", "T6", "T7", "T8", "P7", "P8", "Cz")] == [
+        "T7", "T8", "P7", "P8", "T3", "T4", "T5", "T6", None
+    ]  # fmt: skip
+
+
+def test_events_that_mne_would_take_for_bad_parts_are_told(tmp_path: Path) -> None:
+    raw = recording().set_annotations(
+        mne.Annotations(
+            range(1, 9), 0.1, ["badge", "edgeways", "BAD_x", "bad x", "Bad", "EDGE boundary", "badge", "boundary"]
+        )
+    )
+    epochs = mne.Epochs(raw, [[150, 0, 1], [250, 0, 1]], tmin=-0.5, tmax=0, baseline=None, verbose="error")
+    assert len(epochs.drop_bad(verbose="error")) == 1  # that over `badge` is not there, that over `edgeways` is
+    _, header = open_recording(source(save(raw, tmp_path / "a_raw.fif")))
+    assert header.events == {"edgeways": 1}
+    assert [(f.action, f.found) for f in header.findings if f.kind == "events"] == [
+        ("noted", "taken for bad parts of the recording: badge (2)")
+    ]
 
 
 def test_names_that_would_become_one_stay(tmp_path: Path) -> None:
@@ -495,6 +674,33 @@ def test_find_by_expression_and_pattern(tmp_path: Path) -> None:
             find(tmp_path, pattern)
 
 
+@pytest.mark.parametrize(
+    ("files", "subjects"),
+    [
+        (["mon/anna.edf", "tue/anna.edf"], None),
+        (["day1/anna.edf", "day2/anna.edf"], None),
+        (["2020-01-01/anna.edf", "2020-01-02/anna.edf"], None),
+        (["north/p01.edf", "south/p01.edf"], None),
+        (["p01/rest.edf", "p02/rest.edf"], ["p01", "p02"]),
+        (["mon/anna.edf", "tue/bob.edf"], ["mon", "tue"]),
+        (["mon/anna.edf", "tue/sub-anna.edf"], ["mon", "anna"]),
+        (["mon/S001R01.edf", "tue/S001R01.edf"], ["S001", "S001"]),
+    ],
+)
+def test_folders_are_subjects_only_where_they_must_be(
+    tmp_path: Path, files: list[str], subjects: list[str] | None
+) -> None:
+    for file in files:
+        put(tmp_path / file, b"\x00")
+    if subjects is not None:
+        assert [s.subject for s in find(tmp_path)] == subjects
+        return
+    with pytest.raises(SettingError, match=r"data\.subject = null.*who is a subject") as caught:
+        find(tmp_path)
+    by_file = re.findall(r"'(\^[^']*)'", str(caught.value))[1]
+    assert {s.subject for s in find(tmp_path, subject=by_file)} == {Path(files[0]).stem}
+
+
 def test_find_nothing(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="is not there"):
         find(tmp_path / "gone")
@@ -526,6 +732,26 @@ def test_companions(tmp_path: Path) -> None:
     put(tmp_path / "d.mff/info.xml", b"")
     folder = find(tmp_path / "d.mff")[0]
     assert companions(folder) == (tmp_path / "d.mff", tmp_path / "d.mff/info.xml")
+
+
+def test_a_folder_is_listed_once(tmp_path: Path) -> None:
+    for number in range(50):
+        for name in (f"{number}.set", f"{number}.fdt", f"{number}.notes.json"):
+            put(tmp_path / name, b"")
+    calls = []
+
+    @functools.cache
+    def counted(folder: Path) -> Folder:
+        calls.append(folder)
+        return listed(folder)
+
+    found = find(tmp_path)
+    names = [[file.name for file in companions(one, counted)] for one in found]
+    assert names == [[f"{s.subject}.set", f"{s.subject}.fdt", f"{s.subject}.notes.json"] for s in found]
+    assert calls == [tmp_path]
+    put(tmp_path / "7.json", b"")
+    (seven,) = (one for one in found if one.subject == "7")
+    assert tmp_path / "7.json" in companions(seven)
 
 
 def test_every_reader_is_one_of_mne() -> None:
@@ -612,9 +838,28 @@ def test_broken_bids_is_refused(bids: Path, tmp_path: Path) -> None:
     channels = next(root.rglob("sub-02*_channels.tsv"))
     channels.write_text(channels.read_text().replace("Cz", "Pz"))
     finding = refused(find(root)[2].path, root=root)
-    assert (finding.kind, "data.bids=no" in finding.remedy) == ("mne", True)
+    assert (finding.kind, "data.bids=no" in finding.remedy) == ("channels", True)
+    assert "'Pz..' in the place of 'Cz..'" in finding.found
+    assert "read_raw_bids" not in str(finding)
     assert str(tmp_path) not in str(finding)
     shutil.rmtree(root / "sub-01")
     shutil.rmtree(root / "sub-02")
     with pytest.raises(DataError, match="BIDS files"):
         find(root)
+
+
+def test_bids_may_spell_channels_in_another_way_or_list_them_in_another_order(bids: Path, tmp_path: Path) -> None:
+    root = tmp_path / "bids"
+    shutil.copytree(bids, root)
+    file = next(root.rglob("sub-02*_channels.tsv"))
+    before = file.read_text()
+    head, *rows = before.splitlines()
+    for text in (before.replace("Cz..", "CZ").replace("Fp1", "FP1."), "\n".join([head, *rows[::-1]]) + "\n"):
+        assert text != before
+        file.write_text(text)
+        opened, header = open_recording(find(root)[2])
+        assert sorted(header.channels) == ["Cz", "EOG left", "F3", "Fp1"]
+        assert dict(zip(header.channels, header.types, strict=True))["EOG left"] == "eog"
+        assert opened.info["bads"] == ["F3"]
+        places = [("Fp1", "Cz", "F3", "EOG left").index(name) for name in header.channels]
+        assert np.allclose(opened.get_data(), VALUES[places], atol=1e-7, rtol=0)

@@ -192,7 +192,7 @@ def test_where_nothing_can_be_kept_one_warning_says_so(
         def full(*_: object) -> None:
             raise OSError(28, "No space left on device")
 
-        monkeypatch.setattr(os, "fsync", full)
+        monkeypatch.setattr(os, "replace", full)
     store = Store(place)
     with pytest.warns(DataWarning, match=r"eeg_files: what was read cannot be kept \(.*\), so each start reads"):
         digest = store.hash_of([path])

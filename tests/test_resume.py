@@ -494,3 +494,31 @@ def test_a_checkpoint_holds_data_only(stopped: Path, tmp_path: Path) -> None:
         read_checkpoint(tmp_path / "later.pt")
     with pytest.raises(FneError, match="give a config"):
         train(None)
+
+
+def test_a_run_does_not_go_on_with_other_data(tmp_path: Path) -> None:
+    plugin = tmp_path / "noise.py"
+    text = (
+        "import torch\n"
+        "from fne.registry import register\n"
+        "from fne.types import Dataset, Samples\n"
+        '@register("data", "noise")\n'
+        "def noise(*, seed: int) -> Dataset:\n"
+        '    """Be random."""\n'
+        "    x, y = torch.arange(48.0).reshape(12, 4), torch.arange(12) % 2\n"
+        "    x[7, 2] = VALUE\n"
+        "    parts = [Samples(x[a:b], y[a:b]) for a, b in ((0, 6), (6, 9), (9, 12))]\n"
+        '    return Dataset("noise", *parts, ("p", "q"), "split", "source")\n'
+    )
+    read = "    x[7, 2] = float(__import__('pathlib').Path(__file__).with_suffix('.txt').read_text())\n"
+    plugin.write_text(text.replace("    x[7, 2] = VALUE\n", read))
+    value = plugin.with_suffix(".txt")
+    value.write_text("1.5")
+    config = {"data": {"name": "noise", "nodes": 2}, "model": "logistic", "plugins": [str(plugin)],
+              "strategy": {"name": "fne", "rounds": 4, "population": 8, "parents": 4}}  # fmt: skip
+    train(config, out=tmp_path / "run", stop_after=2, quiet=True)
+    value.write_text("1.25")
+    with pytest.raises(CheckpointError, match=r"data: '.*' in the checkpoint, '.*' in this run"):
+        train(None, resume=tmp_path / "run", quiet=True)
+    value.write_text("1.5")
+    assert train(None, resume=tmp_path / "run", quiet=True)["finished"]

@@ -105,7 +105,7 @@ def data_picture(
     node_names: Sequence[str],
     class_names: Sequence[str],
     averages: Mapping[str, Sequence[Sequence[float]]],
-    rate: float,
+    times: tuple[Sequence[float], str],
     out_png: Path,
 ) -> None:
     """Draw what `partition_picture` does, and below it the average recording of each class, a line a channel.
@@ -114,7 +114,7 @@ def data_picture(
         counts: samples `[K][C]`.
         node_names, class_names: the K and C.
         averages: class -> `[channels][times]`; empty: none are drawn.
-        rate: in Hz, 0: time is in samples.
+        times: `[times]`, and their unit.
         out_png: where to.
 
     Raises:
@@ -131,12 +131,11 @@ def data_picture(
     upper.legend(loc="outside right upper", fontsize="small", ncols=math.ceil(len(class_names) / 20), reverse=True)
     axes = lower.subplots(math.ceil(len(averages) / 6), min(len(averages), 6), sharex=True, sharey=True, squeeze=False)
     for plot, (name, channels) in zip(axes.flat, averages.items(), strict=False):
-        times = [n / rate if rate else n for n in range(len(channels[0]))]
         moments = list(zip(*channels, strict=True))
-        plot.plot(times, moments, linewidth=0.5, alpha=0.35)
-        plot.plot(times, list(map(statistics.pstdev, moments)), color="black", linewidth=1.5)
+        plot.plot(times[0], moments, linewidth=0.5, alpha=0.35)
+        plot.plot(times[0], list(map(statistics.pstdev, moments)), color="black", linewidth=1.5)
         plot.set_title(_plain(name), fontsize=9)
-        plot.set_xlabel("seconds" if rate else "samples")
+        plot.set_xlabel(times[1])
         plot.grid(alpha=0.3)
     for plot in axes.flat[len(averages) :]:
         plot.set_axis_off()
