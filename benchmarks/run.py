@@ -23,6 +23,7 @@ MIXED = "strategy.mutation=mixed"
 CE = "strategy.loss=cross_entropy"
 EEG = "fne_eeg"
 NARROW = "model=cnn model.width=[8,16] model.hidden=32"
+NARROWER = "model=cnn model.width=[6,12] model.hidden=16"
 SHARDS = "data.partition=shards strategy.lr=0.05 strategy.rounds=700"
 MANY = "strategy.subset_size=20 strategy.samples_per_node=6"
 LARGE = "fne_eeg_40 model.variant=braindecode strategy.population=64"
@@ -31,6 +32,11 @@ RUNS = "eeg_runs"
 SHUFFLED = "data.shuffle_labels=true"
 SHARED = "strategy.population=40 strategy.subset_size=2 strategy.loss=cross_entropy"
 PAIRS = "strategy.population=64 strategy.rounds=1000"
+SHARING = "fsi_mnist strategy=fsi_shared strategy.validate_every=0 strategy.penalty=0.002"
+ONE_VS_ALL = "model.output=sigmoid data.size=20 data.validation=10"
+SGD = "strategy.loss=bce strategy.fraction=1 strategy.lr=0.5"
+MLP = "fne_mnist5000 model=mlp model.hidden=[32] data.size=20 strategy.loss=cross_entropy"
+ALL_TRIALS = "fne_eeg strategy.loss=nmse"
 SITES = "data.partition.subjects_per_node=4 data.partition.mixed=true"
 
 GROUPS: dict[str, dict[str, str]] = {
@@ -128,7 +134,7 @@ GROUPS: dict[str, dict[str, str]] = {
     "es_mnist": {
         "es_mnist": "es_mnist",
         "es_mnist_sign": f"es_mnist strategy.uplink=sign strategy.population=256 strategy.rounds=1380 {MANY}",
-        "fedavg_same": f"fedavg_mnist {SHARDS} {NARROW} watch.target=0.942",
+        "fedavg_same": f"fedavg_mnist {SHARDS} {NARROWER} watch.target=0.954",
     },
     "eeg_files": {  # folds 0-3, each with every seed
         "fne_runs": RUNS,
@@ -138,6 +144,25 @@ GROUPS: dict[str, dict[str, str]] = {
         "strategy.batch_size=16",
         "centralised_runs": f"{RUNS} strategy=centralised strategy.rounds=100 strategy.optimizer=adam "
         "strategy.lr=0.001 strategy.batch_size=16",
+    },
+    "fsi": {
+        "fsi_one_class": "fsi_mnist",
+        "fsi_iid": "fsi_mnist data.partition=iid",
+        "fsi_best": "fsi_mnist strategy.changes=best",
+        "shared_one_class": SHARING,
+        "shared_iid": f"{SHARING} data.partition=iid",
+        "fedavg_one_class": f"fedavg_mnist5000 {ONE_VS_ALL} {SGD} data.partition=one_class",
+        "fedavg_iid": f"fedavg_mnist5000 {ONE_VS_ALL} {SGD}",
+        "fsi_quadratic": "fsi_mnist model.features=quadratic model.reach=1",
+    },
+    "fsi_networks": {  # equal evaluations, all samples of all nodes
+        "fsi_mlp": MLP.replace("strategy.loss", "strategy=fsi strategy.rounds=501 strategy.loss"),
+        "shared_mlp": MLP.replace("strategy.loss", "strategy=fsi_shared strategy.rounds=501 strategy.loss"),
+        "fne_mlp": f"{MLP} strategy.population=20 strategy.rounds=501 strategy.nodes=all",
+        "fsi_eeg": ALL_TRIALS.replace("strategy.loss", "strategy=fsi strategy.rounds=101 strategy.loss"),
+        "shared_eeg": ALL_TRIALS.replace("strategy.loss", "strategy=fsi_shared strategy.rounds=101 strategy.loss"),
+        "fne_eeg": f"{ALL_TRIALS} strategy.population=20 strategy.rounds=101 strategy.nodes=all "
+        "strategy.samples_per_node=0",
     },
     "lineage": {
         "half_of_the_nodes": f"{LARGE} strategy.rounds=100",

@@ -50,7 +50,7 @@ def mnist(
     split: Annotated[Literal["trial"], Key("images are dealt to the parts one by one")] = "trial",
     split_seed: Annotated[int, Key("seed of the split, the same for all runs that are compared", ge=0)] = 0,
     validation: Annotated[
-        int | None, Key("the server's own images; null: 500 (small), 5000 (full)", unit="samples", ge=1)
+        int | None, Key("the server's own images; null: 500 (small), 5000 (full)", unit="samples", ge=0)
     ] = None,
     test: Annotated[
         int | None, Key("test images; null: 1000 (small); full has its own 10000", unit="samples", ge=1)

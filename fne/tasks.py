@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from fne.augment import moved
 from fne.errors import RunError
-from fne.evolution import fitness, shaping
+from fne.evolution import fitness, reduction, shaping
 from fne.evolution.evaluate import has_batch_norm
 from fne.evolution.genome import buffers_of, fill_buffers
 from fne.evolution.population import cleaned
@@ -28,6 +28,7 @@ from fne.types import Header, Request, Samples, Tensors
 
 BUFFER = "buffer."
 OPTIMIZER = "optimizer."
+REDUCED = "reduced"
 
 
 @register("task", "fitness")
@@ -44,17 +45,51 @@ def fitness_task(
         Literal["given", "batch"],
         Key("of batch normalisation: the model's or the request's, or each individual's on the node's samples"),
     ] = "given",
+    per_output: Annotated[bool, Key("each of the model's outputs has a loss of its own")] = False,
+    reduced: Annotated[
+        bool, Key("keep what squared errors of a linear model depend on, not passing over the samples")
+    ] = False,
 ) -> Iterator[Tensors]:
     """Evaluate a population on each node's samples, without gradients.
 
     Takes `population [P, D]`, or in its place the tensors of `rank_one.RankOne` (common, or private for candidates of
-    one's own), and, where they differ from the model's initial ones, `buffer.*`. Yields `loss`, float32 `[P, 1]`,
-    summed over the samples in float64, and `samples`, int64 `[1]`. Samples of different nodes share a pass only with
-    `evaluation.tiles=joined`. A sum that is not finite is sent as it is, even where all are (`ranking` fails there):
-    the server judges individuals over all nodes.
+    one's own), and, where they differ from the model's initial ones, `buffer.*`. Yields `loss`, float32 `[P, 1]`, or
+    `[P, outputs]` with `per_output`, summed over the samples in float64, and `samples`, int64 `[1]`. Samples of
+    different nodes share a pass only with `evaluation.tiles=joined`. A sum that is not finite is sent as it is, even
+    where all are (`ranking` fails there): the server judges individuals over all nodes.
+
+    With `reduced` a node takes the squared errors from `reduction.reduced`, which it keeps in its memory, and `loss` is
+    float64: the same up to rounding, at a cost that does not depend on its samples.
+
+    Raises:
+        RunError: `reduced` with another loss, with samples drawn or moved, or with a model that is not linear.
+        FneError: `per_output` with a loss that outputs do not have one by one.
     """
-    for count, total in _summed(worker, nodes, request, loss, samples, statistics):
+    if reduced:
+        yield from _reduced(worker, nodes, request, loss, samples, per_output)
+        return
+    for count, total in _summed(worker, nodes, request, loss, samples, statistics, per_output):
         yield {"loss": total, "samples": torch.tensor([count])}
+
+
+def _reduced(
+    worker: Worker, nodes: Sequence[Node], request: Request, loss: str, samples: int, per_output: bool
+) -> Iterator[Tensors]:
+    """Yield what `fitness` does, from each node's reduced samples."""
+    if loss not in reduction.LOSSES or samples or any(node.shift for node in nodes):
+        raise RunError(
+            f"exact_reduction: needs loss mse or nmse (here {loss}) of all samples as they are (samples = {samples})"
+        )
+    for node in nodes:
+        if REDUCED not in node.memory:
+            if node.data.y.dtype == torch.int64:
+                raise RunError("exact_reduction: targets are labels; it is for regression")
+            node.memory[REDUCED] = reduction.reduced(worker.evaluator, node.data)
+        population = payload_of(request, node)["population"].cpu()
+        errors = reduction.squared_errors(node.memory[REDUCED], population)
+        if not per_output:
+            errors = errors.sum(dim=1, keepdim=True) / (errors.shape[1] if loss == "mse" else 1)
+        yield {"loss": errors, "samples": torch.tensor([len(node.data)])}
 
 
 @register("task", "ranking")
@@ -111,14 +146,21 @@ def ranking_task(
 
 
 def _summed(
-    worker: Worker, nodes: Sequence[Node], request: Request, loss: str, samples: int, statistics: str
+    worker: Worker,
+    nodes: Sequence[Node],
+    request: Request,
+    loss: str,
+    samples: int,
+    statistics: str,
+    per_output: bool = False,
 ) -> Iterator[tuple[int, Tensor]]:
-    """Yield each node's number of samples and the individuals' losses summed over them, float32 `[P, 1]`."""
+    """Yield each node's number of samples and the individuals' losses summed over them, float32 `[P, M]`."""
     parts = [_drawn(node, request, samples) for node in nodes]
     batch = statistics == "batch"
     evaluate = functools.partial(
-        worker.evaluator.sample_losses, loss=loss, buffers=buffers_in(request.common), batch_statistics=batch
-    )
+        worker.evaluator.sample_losses, loss=loss, buffers=buffers_in(request.common), batch_statistics=batch,
+        per_output=per_output,
+    )  # fmt: skip
     if worker.joined and len(nodes) > 1 and not (request.private or batch):
         joined = Samples(torch.cat([s.x for s in parts]), torch.cat([s.y for s in parts]))
         all_losses = evaluate(_candidates(worker, request.common), joined)
@@ -129,7 +171,8 @@ def _summed(
             for node, part in zip(nodes, parts, strict=True)
         )
     for part, losses in zip(parts, per_node, strict=True):
-        yield len(part), losses.sum(dim=1, keepdim=True, dtype=torch.float64).float().cpu()
+        total = losses.sum(dim=1, dtype=torch.float64).float().cpu()
+        yield len(part), total if per_output else total.unsqueeze(1)
 
 
 def _candidates(worker: Worker, tensors: Tensors) -> Tensor | RankOne:

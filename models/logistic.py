@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 import torch
@@ -20,14 +22,17 @@ MOST_FEATURES = 100_000
 class Logistic(nn.Module):
     """Logistic regression, or linear regression where the output is linear. Cox, 1958.
 
-    With quadratic features and d inputs, all d(d+1)/2 products `x_i * x_j`, i <= j, follow the inputs.
+    With quadratic features and d inputs, all d(d+1)/2 products `x_i * x_j`, i <= j, follow the inputs; with `reach`
+    only those of inputs that lie near each other along every axis of a sample. All products of an image of 20 x 20 are
+    80,200, with ten outputs 806,010 genes for 4,000 images; those of a pixel with itself and its eight neighbours are
+    1,882 and give 22,830 genes. What two far pixels say together is mostly what each says alone.
 
     Args:
         shape: shape of one sample; it is flattened.
         outputs: classes, or dimensions of the target.
 
     Raises:
-        SettingError: too many quadratic features, or a softmax over one output.
+        SettingError: too many quadratic features, a reach without them, or a softmax over one output.
     """
 
     output: Literal["softmax", "sigmoid", "linear"]
@@ -42,22 +47,33 @@ class Logistic(nn.Module):
             Key("how logits become predictions: one of many, one against all the others, or as they are"),
         ] = "softmax",
         features: Annotated[
-            Literal["linear", "quadratic"], Key("the inputs, or with all their squares and pairwise products")
+            Literal["linear", "quadratic"], Key("the inputs, or with their squares and pairwise products")
         ] = "linear",
+        reach: Annotated[
+            int | None,
+            Key("of quadratic: how far apart on each axis inputs are multiplied; null: any", unit="places", ge=0),
+        ] = None,
     ) -> None:
         super().__init__()
         layers.check_output(output, outputs)
         self.output = output
         self.quadratic = features == "quadratic"
+        if reach is not None and not self.quadratic:
+            raise SettingError("model.reach", reach, "null with features = linear, which multiplies nothing")
         inputs = math.prod(shape)
-        count = inputs + inputs * (inputs + 1) // 2 if self.quadratic else inputs
-        if self.quadratic and count > MOST_FEATURES:
-            raise SettingError(
-                "model.features",
-                features,
-                f"'linear' for {inputs:,} inputs: quadratic makes {count:,} features of them, "
-                f"at most {MOST_FEATURES:,} are allowed",
-            )
+        count = inputs
+        if self.quadratic:
+            spans = [n - 1 if reach is None else min(reach, n - 1) for n in shape]
+            ordered = math.prod(n * (2 * span + 1) - span * (span + 1) for n, span in zip(shape, spans, strict=True))
+            count += (ordered + inputs) // 2
+            if count > MOST_FEATURES:
+                raise SettingError(
+                    "model.features",
+                    features,
+                    f"'linear' for {inputs:,} inputs: quadratic makes {count:,} features of them, "
+                    f"at most {MOST_FEATURES:,} are allowed; model.reach takes fewer",
+                )
+            self._pairs = _pairs(shape, spans)
         self.linear = nn.Linear(count, outputs)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -73,5 +89,19 @@ class Logistic(nn.Module):
         x = x.flatten(1)
         if not self.quadratic:
             return x
-        i, j = torch.triu_indices(x.shape[1], x.shape[1], device=x.device)
-        return torch.cat([x, x[:, i] * x[:, j]], dim=1)
+        first, second = self._pairs
+        return torch.cat([x, x[:, first] * x[:, second]], dim=1)
+
+
+def _pairs(shape: Sequence[int], spans: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """Return the places of inputs that are multiplied, first <= second, sorted; at most `spans` apart on each axis."""
+    grid = torch.arange(math.prod(shape)).view(*shape)
+    found = []
+    for offset in itertools.product(*(range(-span, span + 1) for span in spans)):
+        if offset >= (0,) * len(offset):  # the others are the same pairs the other way round
+            here = grid[tuple(slice(max(0, -d), n - max(0, d)) for d, n in zip(offset, shape, strict=True))]
+            there = grid[tuple(slice(max(0, d), n - max(0, -d)) for d, n in zip(offset, shape, strict=True))]
+            found.append(torch.stack([here.flatten(), there.flatten()]))
+    pairs = torch.cat(found, dim=1)
+    first, second = pairs[:, (pairs[0] * grid.numel() + pairs[1]).argsort()]
+    return first, second

@@ -38,7 +38,8 @@ def test_everything_is_filled_in() -> None:
         "name": "full",
         "seed": 3,
         "data": {
-            "name": "dots", "nodes": 4, "partition": {"name": "even", "alpha": 0.3}, "shift": 0, "size": 50, "path": None,
+            "name": "dots", "nodes": 4, "partition": {"name": "even", "alpha": 0.3}, "shift": 0,
+            "size": 50, "path": None,
         },
         "model": {"name": "line", "width": 4},
         "strategy": {

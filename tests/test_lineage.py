@@ -47,11 +47,16 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "snes": {"population": 9},
     "sep_cma": {"population": 9},
     "de": {"population": 7},
+    "fsi": {"population": 7, "w1": 0.2},
+    "fsi, one loss a model": {"name": "fsi", "population": 7, "loss": "bce", "swarms": 2, "changes": "best"},
+    "fsi_shared": {"population": 7, "penalty": 0.01},
 }  # fmt: skip
 
 
 def settings(variant: str, rounds: int = 12, **more: Any) -> dict[str, Any]:
-    strategy = {"name": variant, "rounds": rounds, "subset_size": 2, "loss": "cross_entropy", **VARIANTS[variant]}
+    strategy = {"name": variant, "rounds": rounds, "loss": "cross_entropy", **VARIANTS[variant]}
+    if not strategy["name"].startswith("fsi"):  # which asks all nodes
+        strategy["subset_size"] = 2
     return {
         "name": "run", "data": {"name": "toy", "nodes": 6}, "model": {"name": "mlp", "hidden": [5]},
         "strategy": strategy, "engine": {"threads": 1}, "watch": {"tensorboard": False}, **more,

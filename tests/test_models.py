@@ -24,6 +24,7 @@ SHAPES = (MNIST, CIFAR, (64, 240), (13,))
 
 VARIANTS: dict[str, tuple[str, tuple[int, ...], dict[str, Any]]] = {
     "quadratic": ("logistic", (4, 5), {"features": "quadratic"}),
+    "neighbours": ("logistic", (1, 4, 5), {"features": "quadratic", "reach": 1}),
     "regression": ("logistic", (13,), {"output": "linear"}),
     "wide layers": ("mlp", (13,), {"hidden": [40, 33, 7]}),
     "colours": ("cnn", CIFAR, {}),
@@ -140,6 +141,7 @@ def test_population_on_a_gpu(case: str, monkeypatch: pytest.MonkeyPatch) -> None
     [
         ("logistic", MNIST, {}, 784 * 10 + 10),
         ("logistic", (20, 20), {"features": "quadratic"}, (400 + 400 * 401 // 2) * 10 + 10),
+        ("logistic", (1, 20, 20), {"features": "quadratic", "reach": 1}, (400 + 400 + 2 * 380 + 2 * 361) * 10 + 10),
         ("mlp", MNIST, {}, 199_210),  # McMahan et al.
         ("mlp", (13,), {"hidden": [4]}, 13 * 4 + 4 + 4 * 10 + 10),
         ("cnn", MNIST, {}, 46_730),  # (25+1)*16 + (25*16+1)*32 + (32*4*4+1)*64 + (64+1)*10
@@ -165,6 +167,21 @@ def test_quadratic_features() -> None:
     features = np.column_stack([flat, *products])
     weight, bias = (p.detach().numpy() for p in model.parameters())
     np.testing.assert_allclose(model(x).detach().numpy(), features @ weight.T + bias, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("reach", [0, 1, 2])
+def test_quadratic_features_of_neighbours(reach: int) -> None:
+    """Of an image [1, 4, 5]: pixels at most `reach` rows and columns apart, each pair once."""
+    model = load("model", "logistic")((1, 4, 5), 2, features="quadratic", reach=reach)
+    x = inputs((1, 4, 5), 3)
+    places = [(row, column) for row in range(4) for column in range(5)]
+    near = [
+        (i, j) for i, a in enumerate(places) for j, b in enumerate(places)
+        if i <= j and abs(a[0] - b[0]) <= reach and abs(a[1] - b[1]) <= reach
+    ]  # fmt: skip
+    flat = x.flatten(1)
+    features = torch.cat([flat, torch.stack([flat[:, i] * flat[:, j] for i, j in near], dim=1)], dim=1)
+    torch.testing.assert_close(model(x), model.linear(features))
 
 
 def test_residual_adds_the_input_of_each_block() -> None:
@@ -204,9 +221,13 @@ def test_residual_adds_the_input_of_each_block() -> None:
             "model.groups = 12: must be a divisor of every width in model.blocks, also of 32",
         ),
         (
+            "logistic", MNIST, 10, {"reach": 1},
+            "model.reach = 1: must be null with features = linear, which multiplies nothing",
+        ),
+        (
             "logistic", MNIST, 10, {"features": "quadratic"},
             "model.features = 'quadratic': must be 'linear' for 784 inputs: quadratic makes 308,504 features "
-            "of them, at most 100,000 are allowed",
+            "of them, at most 100,000 are allowed; model.reach takes fewer",
         ),
         *(
             (

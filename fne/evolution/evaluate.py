@@ -78,14 +78,16 @@ class Evaluator:
         *,
         buffers: Tensors | None = None,
         batch_statistics: bool = False,
+        per_output: bool = False,
     ) -> Tensor:
-        """Return the loss of each individual on each sample, `[P, N]` float32 on the device.
+        """Return the loss of each individual on each sample, `[P, N]` float32 on the device; per output `[P, N, C]`.
 
         Args:
             population: `P` individuals.
             samples: `N` of them, on this device.
             loss: a name of `fitness.Loss`.
             buffers: the same for all individuals; those not given are as they were when the evaluator was made.
+            per_output: see `fitness.sample_losses`.
             batch_statistics: batch normalisation takes each individual's statistics over all `N` samples instead.
 
         Raises:
@@ -103,10 +105,15 @@ class Evaluator:
             plan = replace(plan, chunk=min(plan.chunk, fitting), tile=len(samples))
             if isinstance(population, RankOne):  # what individuals share ends where each has statistics of its own
                 population = population.to(self.device).materialised(self.layout)
-        result = torch.empty(len(population), len(samples), device=self.device)
+        result: Tensor | None = None
         with _batch_statistics(self.module, len(samples)) if batch_statistics else contextlib.nullcontext():
             for rows, columns, logits in self._passes(population, samples.x, plan):
-                result[rows, columns] = fitness.sample_losses(loss, logits, samples.y[columns], self.output)
+                y = samples.y[columns]
+                losses = fitness.sample_losses(loss, logits, y, self.output, per_output=per_output)
+                if result is None:
+                    result = losses.new_empty(len(population), len(samples), *losses.shape[2:])
+                result[rows, columns] = losses
+        assert result is not None
         return result
 
     @torch.inference_mode()

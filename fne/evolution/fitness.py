@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fne.errors import SettingError
+from fne.errors import FneError, SettingError
 
 Loss = Literal["nmse", "mse", "bce", "cross_entropy"]
 _FOR_LABELS = {"bce", "cross_entropy"}
@@ -29,6 +29,11 @@ def check_loss(loss: str, *, classification: bool) -> None:
         raise SettingError("strategy.loss", loss, "nmse or mse for regression targets")
 
 
+def separable(loss: str, output: str) -> bool:
+    """Return whether each output has a loss of its own, whatever the others are; `bce` sees logits one by one."""
+    return loss == "bce" or (loss != "cross_entropy" and output != "softmax")
+
+
 def predictions(logits: Tensor, output: str) -> Tensor:
     """Return probabilities (`softmax`, `sigmoid`) or the values themselves (`linear`), same shape as `logits`."""
     if output == "softmax":
@@ -36,7 +41,7 @@ def predictions(logits: Tensor, output: str) -> Tensor:
     return logits.sigmoid() if output == "sigmoid" else logits
 
 
-def sample_losses(loss: str, logits: Tensor, targets: Tensor, output: str) -> Tensor:
+def sample_losses(loss: str, logits: Tensor, targets: Tensor, output: str, *, per_output: bool = False) -> Tensor:
     """Return the loss of each individual on each sample.
 
     Args:
@@ -45,10 +50,16 @@ def sample_losses(loss: str, logits: Tensor, targets: Tensor, output: str) -> Te
         logits: `[P, N, C]`.
         targets: labels int64 `[N]` or values float `[N, C]`.
         output: what the model's logits mean: `softmax`, `sigmoid`, `linear`.
+        per_output: neither sum nor mean over the outputs is taken: one loss for each.
 
     Returns:
-        float tensor `[P, N]`.
+        float tensor `[P, N]`, or per output `[P, N, C]`.
+
+    Raises:
+        FneError: outputs have no losses of their own (`cross_entropy`, or a softmax but for `bce`).
     """
+    if per_output and not separable(loss, output):
+        raise FneError(f"loss {loss!r} of a model with output {output!r} is no sum over outputs: none has its own")
     labels = targets.dtype == torch.int64
     if loss == "cross_entropy":
         picked = targets.expand(logits.shape[0], -1).unsqueeze(-1)
@@ -57,8 +68,11 @@ def sample_losses(loss: str, logits: Tensor, targets: Tensor, output: str) -> Te
     wanted = F.one_hot(targets, logits.shape[-1]).to(logits.dtype) if labels else targets
     if loss == "bce":
         wanted = wanted.expand_as(logits)
-        return F.binary_cross_entropy_with_logits(logits, wanted, reduction="none").mean(dim=-1)
+        crossed = F.binary_cross_entropy_with_logits(logits, wanted, reduction="none")
+        return crossed if per_output else crossed.mean(dim=-1)
     squared = (predictions(logits, output if labels else "linear") - wanted).square()
+    if per_output:
+        return squared
     return squared.sum(dim=-1) if loss == "nmse" else squared.mean(dim=-1)
 
 

@@ -42,6 +42,8 @@ class Purpose(IntEnum):
     CROSSOVER = 2
     MUTATION = 3
     MUTATION_NOISE = 4
+    SWARM_START = 5
+    SWARM_MOVE = 6
 
 
 def philox(key: tuple[int, int], counter: Sequence[Any]) -> tuple[Any, Any, Any, Any]:

@@ -1,0 +1,170 @@
+"""Swarms of particles that move only where their loss falls; many of them side by side in one population.
+
+Shapes: `C` swarms, `S` particles in each, `D` genes, `M` models in a particle. A particle is one individual of the
+model's layout. Where the outputs of a model share no genes it is `M` models side by side, each with a loss, a best
+particle and moves of its own; which gene belongs to which is said once, by `owner [D]`. So the one-vs-all models of a
+classifier, the cells of a table and repeated runs are axes of one tensor.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from fne.evolution import shaping
+from fne.evolution.genome import Layout
+from fne.types import Metrics, Tensors
+
+
+def owners(layout: Layout, *, apart: bool) -> Tensor:
+    """Return which of the models each gene belongs to, int64 `[D]`: its output's where outputs share no genes.
+
+    That is so in models of a single layer. Of others, or if they are not to be taken `apart`, all genes are one model.
+    """
+    owner = torch.zeros(1, layout.size, dtype=torch.int64)
+    if apart and layout.groups == 1:
+        for leaf in layout.leaves:
+            view = leaf.kernel_view(owner)
+            view += torch.arange(leaf.kernels).view(1, -1, *[1] * (view.ndim - 2))
+    return owner[0]
+
+
+class Rule(Protocol):
+    """How particles move, and what is learnt from the moves that were good."""
+
+    def trials(self, step: int, positions: Tensor, leaders: Tensor) -> Tensor:
+        """Return where the particles try to go, float32 `[C, S, D]`.
+
+        Args:
+            step: of the run.
+            positions: float32 `[C, S, D]`.
+            leaders: each gene of the best particle of its model, `[C, D]`.
+        """
+        ...
+
+    def decide(self, gains: Tensor) -> Tensors:
+        """Return what `learn` needs to know besides, as small as it can be: the server's part.
+
+        Args:
+            gains: what the trials' losses are above their particles', float64 `[C, S, M]`, +inf where not finite.
+        """
+        ...
+
+    def learn(self, better: Tensor, best: Tensor, told: Tensors) -> Metrics:
+        """Take in what became of the last `trials`.
+
+        Args:
+            better: which of them replaced their particle, bool `[C, S, M]`.
+            best: the best particle of each model now, int64 `[C, M]`.
+            told: what `decide` returned.
+        """
+        ...
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return everything that goes on."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Take over what `state_dict` returned."""
+        ...
+
+
+class Swarm:
+    """The particles as both ends know them, a `fne.types.Lineage`: losses are the server's and not among it.
+
+    Args:
+        positions: where they begin, float32 `[C, S, D]`.
+        owner: of each gene, as `owners` returns it.
+        rule: how they move.
+    """
+
+    def __init__(self, positions: Tensor, owner: Tensor, rule: Rule) -> None:
+        self.positions, self.owner, self.rule = positions, owner, rule
+        self.models = int(owner.max()) + 1
+        self.best = torch.zeros(len(positions), self.models, dtype=torch.int64)
+        self._winner = 0
+        self._measuring = True
+        self._kept: tuple[int, Tensor] | None = None
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """`C, S, M`."""
+        return self.positions.shape[0], self.positions.shape[1], self.models
+
+    @property
+    def measuring(self) -> bool:
+        """Whether the candidates are the particles where they stand, and not their trials."""
+        return self._measuring
+
+    @property
+    def genes(self) -> Tensor:
+        """The best of the winning swarm, float32 `[D]`: of each model its own best particle."""
+        return self.leaders()[self._winner].clone()
+
+    def leaders(self) -> Tensor:
+        """Return each gene of the best particle of its model, float32 `[C, D]`: what each swarm has found."""
+        index = self.best[:, self.owner].unsqueeze(1)
+        return self.positions.gather(1, index).squeeze(1)
+
+    def _trials(self, step: int) -> Tensor:
+        """Return the step's trials; the last ones are kept, since they are needed twice."""
+        if self._kept is None or self._kept[0] != step:
+            self._kept = step, self.rule.trials(step, self.positions, self.leaders())
+        return self._kept[1]
+
+    def candidates(self, step: int) -> Tensors:
+        """Return `population [C * S, D]`: the trials, or where losses are not known the particles themselves."""
+        return {"population": (self.positions if self._measuring else self._trials(step)).flatten(0, 1)}
+
+    def squares(self, step: int) -> Tensor:
+        """Return the sum of the squared genes of each model among the candidates, float64 `[C, S, M]`."""
+        squared = (self.positions if self._measuring else self._trials(step)).double().square_()
+        return torch.zeros(self.shape, dtype=torch.float64).index_add_(2, self.owner, squared)
+
+    def decision(self, better: Tensor, gains: Tensor, best: Tensor, winner: int, *, measure: bool) -> Tensors:
+        """Return what `advance` needs to know.
+
+        Args:
+            better: which trials replace their particle, bool `[C, S, M]`.
+            gains: as of `Rule.decide`; of no matter where nothing moves.
+            best: the best particle of each model then, int64 `[C, M]`.
+            winner: the swarm whose best is the result.
+            measure: the particles themselves are to be evaluated next.
+        """
+        return {
+            "better": shaping.packed(better.flatten()),
+            "best": shaping.small(best.flatten(), self.shape[1] - 1),
+            "winner": shaping.small(torch.tensor([winner]), self.shape[0] - 1),
+            "measure": torch.tensor([measure], dtype=torch.uint8),
+            **self.rule.decide(gains),
+        }
+
+    def advance(self, step: int, decision: Tensors) -> Metrics:
+        """Move the particles whose trial was better; a step that measured, or could not be compared, moves none."""
+        swarms, particles, models = self.shape
+        measure = bool(decision["measure"])
+        self.best = decision["best"].long().view(swarms, models)
+        self._winner = int(decision["winner"])
+        moved, learnt = 0, {}
+        if not (self._measuring or measure):
+            better = shaping.unpacked(decision["better"], swarms * particles * models).view(self.shape)
+            trials = self._trials(step)
+            taken = better if models == 1 else better[:, :, self.owner]
+            self.positions = torch.where(taken, trials, self.positions)
+            moved, learnt = int(better.sum()), self.rule.learn(better, self.best, decision)
+        self._measuring = measure
+        return {"moved": moved, **learnt}
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return positions, which of them are best, and the rule's own."""
+        flags = torch.tensor([self._winner, self._measuring])
+        return {"positions": self.positions, "best": self.best, "flags": flags, **self.rule.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Take over what `state_dict` returned."""
+        self.positions, self.best = state["positions"], state["best"]
+        self._winner, self._measuring = int(state["flags"][0]), bool(state["flags"][1])
+        self.rule.load_state_dict(state)
+        self._kept = None  # trials from other positions

@@ -1,0 +1,191 @@
+"""FSI: particles move towards the best of them, and at random; a move that does not lower the loss is taken back.
+
+Deyi Zeng, "Self-adaptive federated swarm intelligence", report.
+
+Deviations and readings
+- One broadcast a step: the paper sends the particles and then their trials in each epoch, but the losses of particles
+  that did not move are known. So `rounds` is one more than the paper's epochs.
+- "MSE_old changes" is read as "any particle moved" (pseudo-code, where MSE_old is a list of all particles) or as "the
+  best loss changed" (text of section 7, of gbest): `changes`.
+- "for several steps" is `patience`, counted anew after each halving; the number is not given. Nor are the first
+  positions, U(-spread, spread) here, and the first alpha.
+- Weights of nodes are n_j / n; the pseudo-code's l_j / J does not sum to 1. BCE is the mean over samples, not their
+  sum, which changes no comparison; from logits, so it stays finite.
+- Both random numbers of a gene come from the two halves of one word: 65,536 even steps, ends included.
+- alpha stays within [1e-30, `alpha_max`], velocities within +-1e30: beyond the range of numbers nothing comes back.
+- The ten one-vs-all models are one population of models with ten outputs, see `fne.evolution.swarm`.
+- Beyond the paper: several swarms and several settings side by side; particles that begin as initialised models.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import torch
+from torch import Tensor
+
+from fne.errors import SettingError
+from fne.evolution.philox import Purpose, Stream
+from fne.evolution.swarm import Swarm, owners
+from fne.randomness import derive_seed
+from fne.registry import Key, register
+from fne.swarming import Swarming, has_models_apart
+from fne.types import LearningTask, Metrics, Tensors
+
+LEAST_ALPHA = 1e-30
+FASTEST = 1e30
+_HALF = 2**16 - 1
+
+
+@register("strategy", "fsi")
+def fsi(
+    task: LearningTask,
+    *,
+    seed: int,
+    population: Annotated[int, Key("particles of a swarm; S", unit="models", ge=1)] = 20,
+    rounds: Annotated[
+        int,
+        Key("broadcasts: the first measures where particles begin, each further one is an epoch", unit="steps", ge=1),
+    ] = 1501,
+    loss: Annotated[
+        Literal["nmse", "mse", "bce", "cross_entropy"], Key("what particles are compared by, over all samples")
+    ] = "bce",
+    w1: Annotated[
+        float | tuple[Annotated[float, Key("", ge=0, le=1)], ...],
+        Key("weight of the last velocity; several: of a swarm each", ge=0, le=1),
+    ] = 0.0,
+    w2: Annotated[
+        float | tuple[Annotated[float, Key("", ge=0, le=1)], ...],
+        Key("weight of the way to the best; what w1 and w2 leave of 1 is that of the random move", ge=0, le=1),
+    ] = 0.3,
+    alpha: Annotated[
+        float | tuple[Annotated[float, Key("", ge=0)], ...],
+        Key("factor on every move, in the first epoch or, if not adaptive, in all", ge=0),
+    ] = 1.0,
+    adaptive: Annotated[bool, Key("alpha doubles when losses change, and halves when they do not")] = True,
+    changes: Annotated[
+        Literal["any", "best"], Key("what must change: the loss of any particle, or that of the best")
+    ] = "any",
+    patience: Annotated[int, Key("epochs without a change after which alpha halves", unit="epochs", ge=1)] = 5,
+    alpha_max: Annotated[float, Key("alpha doubles no further", gt=0, le=1e6)] = 1e6,
+    start: Annotated[
+        Literal["uniform", "model"], Key("where particles begin: each gene in [-spread, spread], or initialised models")
+    ] = "uniform",
+    spread: Annotated[float, Key("of start = uniform", gt=0, le=1e6)] = 1.0,
+    swarms: Annotated[
+        int, Key("independent ones of each setting; the best of all is the result", unit="swarms", ge=1)
+    ] = 1,
+    one_vs_all: Annotated[bool, Key("outputs that share no genes are models with swarms of their own")] = True,
+    exact_reduction: Annotated[
+        bool, Key("nodes reduce their samples once: exact for the squared error of a linear model")
+    ] = False,
+    validate_every: Annotated[
+        int, Key("steps from one validation to the next; the last is validated besides; 0: never", unit="steps", ge=0)
+    ] = 1,
+) -> Swarming:
+    """Federated swarm intelligence: particles move to the best and at random, with a step size that adapts."""
+    settings = _settings(w1, w2, alpha, alpha_max)
+    cells = settings.repeat_interleave(swarms, dim=0)
+    owner = owners(task.layout, apart=one_vs_all and has_models_apart(task, loss))
+    count = len(cells) * population
+    if start == "uniform":
+        words = Stream(seed, Purpose.SWARM_START).words(0, range(count), task.layout.size)
+        positions = ((words & _HALF).float() * (2 / _HALF) - 1) * spread
+    else:
+        modules = (task.new_model(derive_seed(seed, "individual", i)) for i in range(count))
+        positions = torch.stack([task.layout.flatten(module) for module in modules])
+    positions = positions.view(len(cells), population, -1)
+    rule = _Paper(
+        seed, positions, owner, cells, adaptive=adaptive, any_=changes == "any", patience=patience, alpha_max=alpha_max
+    )
+    return Swarming(
+        task, Swarm(positions, owner, rule), seed=seed, rounds=rounds, loss=loss, validate_every=validate_every,
+        exact_reduction=exact_reduction, remedy="strategy.spread",
+    )  # fmt: skip
+
+
+def _settings(
+    w1: float | tuple[float, ...], w2: float | tuple[float, ...], alpha: float | tuple[float, ...], alpha_max: float
+) -> Tensor:
+    """Return w1, w2 and alpha of each setting, float64 `[n, 3]`; single numbers serve all settings.
+
+    Raises:
+        SettingError: lists of different lengths, or values that do not go together.
+    """
+    columns = {
+        key: list(value) if isinstance(value, tuple | list) else [value]
+        for key, value in (("w1", w1), ("w2", w2), ("alpha", alpha))
+    }
+    count = max(map(len, columns.values()))
+    for key, values in columns.items():
+        if len(values) not in (1, count):
+            raise SettingError(f"strategy.{key}", values, f"one number, or {count} as of the others")
+    table = torch.tensor([values * (count // len(values)) for values in columns.values()], dtype=torch.float64).t()
+    for first, second, scale in table.tolist():
+        if first + second > 1 + 1e-9:
+            raise SettingError("strategy.w2", second, f"at most 1 - strategy.w1 = {1 - first:.6g}")
+        if scale > alpha_max:
+            raise SettingError("strategy.alpha", scale, f"at most strategy.alpha_max = {alpha_max:g}")
+    return table
+
+
+class _Paper:
+    """Eq. (4) and the adaptive alpha of algorithm 1; a `fne.evolution.swarm.Rule`."""
+
+    def __init__(
+        self,
+        seed: int,
+        positions: Tensor,
+        owner: Tensor,
+        cells: Tensor,
+        *,
+        adaptive: bool,
+        any_: bool,
+        patience: int,
+        alpha_max: float,
+    ) -> None:
+        first, second, alpha = cells.unbind(dim=1)
+        third = (1 - first - second).clamp_min(0)
+        third = torch.where(third < 1e-9, 0.0, third)  # 1 - 0.2 - 0.8 is not 0
+        self._weights = [weight.float().view(-1, 1, 1) for weight in (first, second, third)]
+        self._owner, self._moves = owner, Stream(seed, Purpose.SWARM_MOVE)
+        self._adaptive, self._any, self._patience, self._largest = adaptive, any_, patience, alpha_max
+        self._velocities = torch.zeros_like(positions)
+        self._next = self._velocities
+        self._alpha = alpha.unsqueeze(1).repeat(1, int(owner.max()) + 1)
+        self._still = torch.zeros_like(self._alpha, dtype=torch.int64)
+
+    def trials(self, step: int, positions: Tensor, leaders: Tensor) -> Tensor:
+        swarms, particles, genes = positions.shape
+        words = self._moves.words(step, range(swarms * particles), genes).view_as(positions)
+        towards = (words & _HALF).float().mul_(1 / _HALF)
+        towards *= leaders.unsqueeze(1) - positions
+        anywhere = (words >> 16).float().mul_(2 / _HALF).sub_(1)
+        inertia, attraction, mutation = self._weights
+        v = self._velocities * inertia
+        v += towards.mul_(attraction)
+        v += anywhere.mul_(mutation)
+        v *= self._alpha.float()[:, self._owner].unsqueeze(1)  # eq. (4)
+        self._next = v.clamp_(-FASTEST, FASTEST)
+        return positions + v
+
+    def decide(self, gains: Tensor) -> Tensors:
+        return {}
+
+    def learn(self, better: Tensor, best: Tensor, told: Tensors) -> Metrics:
+        self._velocities = self._next
+        if self._adaptive:
+            # that the best is another one, or has another loss, means that it moved
+            changed = better.any(dim=1) if self._any else better.gather(1, best.unsqueeze(1)).squeeze(1)
+            self._still = torch.where(changed, 0, self._still + 1)
+            halved = self._still == self._patience
+            self._still = torch.where(halved, 0, self._still)
+            factor = torch.where(changed, 2.0, torch.where(halved, 0.5, 1.0))
+            self._alpha = (self._alpha * factor).clamp(LEAST_ALPHA, self._largest)
+        return {"alpha": float(self._alpha.mean())}
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {"velocities": self._velocities, "alpha": self._alpha, "still": self._still}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        self._velocities, self._alpha, self._still = state["velocities"], state["alpha"], state["still"]

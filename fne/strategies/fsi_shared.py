@@ -1,0 +1,145 @@
+"""A swarm that shares what all its moves have shown: beyond the FSI paper, in its form and over the same answers.
+
+As in `fsi`, particles move towards the best of them and at random, a move that does not lower the loss is taken back,
+and losses that are known are not asked for again. What differs, and why:
+
+- Every move tells something, also one that is taken back: the server ranks a step's moves by how much they lowered
+  their particle's loss, and the random parts, weighted by rank (the utilities of SNES), point downhill. Their decaying
+  sum, in which the random parts of moves that showed nothing cancel out, joins the next moves. It is normalised so that
+  without any signal it is as long as a random part.
+- Each particle has a step size of its own, which grows with a success and shrinks with a failure so that it stays where
+  one move in five succeeds (I. Rechenberg, "Evolutionsstrategie", 1973). One alpha for all that doubles when any of
+  twenty particles moves settles where one in a hundred does.
+- Steps are in units of each layer's initial standard deviation, and particles begin as initialised models: so networks
+  need no other settings than a linear model.
+- `penalty` on the squares of the genes, which the server adds by itself: a swarm that fits this fast can fit too well.
+
+The direction is the mean of a population as in evolution strategies (`snes`); here it moves particles that keep their
+places and losses of their own.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import torch
+from torch import Tensor
+
+from fne.evolution import shaping
+from fne.evolution.genome import Layout
+from fne.evolution.philox import UNIT, Perturbations, Purpose, Stream
+from fne.evolution.swarm import Swarm, owners
+from fne.randomness import derive_seed
+from fne.registry import Key, register
+from fne.swarming import Swarming, has_models_apart
+from fne.types import LearningTask, Metrics, Tensors
+
+STEPS = (1e-30, 1e6)
+"""Bounds of a step size: beyond them nothing comes back."""
+
+
+@register("strategy", "fsi_shared")
+def fsi_shared(
+    task: LearningTask,
+    *,
+    seed: int,
+    population: Annotated[int, Key("particles of a swarm", unit="models", ge=2)] = 20,
+    rounds: Annotated[
+        int,
+        Key("broadcasts: the first measures where particles begin, each further one is an epoch", unit="steps", ge=1),
+    ] = 1501,
+    loss: Annotated[
+        Literal["nmse", "mse", "bce", "cross_entropy"], Key("what particles are compared by, over all samples")
+    ] = "bce",
+    sigma: Annotated[
+        float, Key("first step size", unit="standard deviations of the layer's initial values", gt=0)
+    ] = 1.0,
+    attraction: Annotated[float, Key("largest part of the way to the best that a move takes", ge=0, le=1)] = 0.3,
+    direction: Annotated[
+        float, Key("weight of the shared direction in a move; that of the random part is 1", ge=0)
+    ] = 1.0,
+    memory: Annotated[float, Key("share of the direction that stays from step to step", ge=0, lt=1)] = 0.7,
+    growth: Annotated[float, Key("factor on a particle's step size where its move succeeds", gt=1)] = 1.5,
+    penalty: Annotated[
+        float, Key("what the server adds to a loss: half of this times the sum of a model's squared genes", ge=0)
+    ] = 0.0,
+    one_vs_all: Annotated[bool, Key("outputs that share no genes are models with swarms of their own")] = True,
+    exact_reduction: Annotated[
+        bool, Key("nodes reduce their samples once: exact for the squared error of a linear model")
+    ] = False,
+    validate_every: Annotated[
+        int, Key("steps from one validation to the next; the last is validated besides; 0: never", unit="steps", ge=0)
+    ] = 1,
+) -> Swarming:
+    """Swarm of the FSI paper with a step size for each particle and a direction learnt from all their moves."""
+    modules = (task.new_model(derive_seed(seed, "individual", i)) for i in range(population))
+    positions = torch.stack([task.layout.flatten(module) for module in modules]).unsqueeze(0)
+    owner = owners(task.layout, apart=one_vs_all and has_models_apart(task, loss))
+    rule = _Shared(
+        seed, task.layout, positions, owner, sigma=sigma, attraction=attraction, direction=direction, memory=memory,
+        growth=growth,
+    )  # fmt: skip
+    return Swarming(
+        task, Swarm(positions, owner, rule), seed=seed, rounds=rounds, loss=loss, validate_every=validate_every,
+        exact_reduction=exact_reduction, penalty=penalty, remedy="strategy.penalty",
+    )  # fmt: skip
+
+
+class _Shared:
+    """A `fne.evolution.swarm.Rule`."""
+
+    def __init__(
+        self,
+        seed: int,
+        layout: Layout,
+        positions: Tensor,
+        owner: Tensor,
+        *,
+        sigma: float,
+        attraction: float,
+        direction: float,
+        memory: float,
+        growth: float,
+    ) -> None:
+        swarms, particles, genes = positions.shape
+        models = int(owner.max()) + 1
+        self._layout, self._deviations, self._owner = layout, layout.deviations(), owner
+        self._scales = layout.scales()
+        self._noise = Perturbations(seed, swarms * particles, genes)
+        self._ways = Stream(seed, Purpose.SWARM_MOVE)
+        self._attraction, self._weight, self._memory, self._growth = attraction, direction, memory, growth
+        self._direction = torch.zeros(swarms, genes, dtype=torch.float64)
+        self._steps = torch.full((swarms, particles, models), sigma, dtype=torch.float64)
+        weights = shaping.utilities(torch.arange(particles))
+        self._utilities = weights / weights.square().sum().sqrt()
+        self._step = 0
+
+    def trials(self, step: int, positions: Tensor, leaders: Tensor) -> Tensor:
+        swarms, particles, genes = positions.shape
+        self._step = step
+        move = self._noise(step).float().mul_(UNIT).view_as(positions)
+        move += (self._direction * self._weight).float().unsqueeze(1)
+        move *= self._steps.float()[:, :, self._owner] * self._scales
+        way = self._ways.uniform(step, range(swarms * particles), genes).view_as(positions).mul_(self._attraction)
+        return positions + move.add_(way.mul_(leaders.unsqueeze(1) - positions))
+
+    def decide(self, gains: Tensor) -> Tensors:
+        order = gains.argsort(dim=1, stable=True).argsort(dim=1)
+        return {"ranks": shaping.small(order.flatten(), gains.shape[1] - 1)}
+
+    def learn(self, better: Tensor, best: Tensor, told: Tensors) -> Metrics:
+        weights = self._utilities[told["ranks"].long().view_as(better)]
+        noise = self._noise(self._step).view(*better.shape[:2], -1).double()
+        seen = (noise * weights[:, :, self._owner]).sum(dim=1) * UNIT
+        kept = self._memory
+        self._direction = kept * self._direction + (1 - kept**2) ** 0.5 * seen
+        # one success in five keeps the step size where it is
+        self._steps = (self._steps * torch.where(better, self._growth, self._growth**-0.25)).clamp(*STEPS)
+        return {"sigma": float(self._steps.mean())}
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {"direction": self._direction, "steps": self._steps, "deviations": self._deviations}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        self._direction, self._steps, self._deviations = state["direction"], state["steps"], state["deviations"]
+        self._scales = self._layout.scales(self._deviations)
