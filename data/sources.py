@@ -164,7 +164,7 @@ def check_arrays(name: str, x: Tensor, y: Tensor, classes: Sequence[str] | None,
         index = int(outside[0])
         raise DataError(
             f"{name}: {len(outside)} labels are outside the classes 0 to {len(classes) - 1}, "
-            f"the first is {int(y[index])} at index {index}"
+            f"the first is {int(y[index])} at index {index}; mend the labels, or set data.name to another data set"
         )
     there = np.unique(y.numpy()).tolist()
     if len(there) < least_classes:
