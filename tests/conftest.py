@@ -11,11 +11,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from fne.config import load_config
 from fne.engines.local import LocalEngine
 from fne.evolution.evaluate import Evaluator, Plan
 from fne.evolution.genome import Layout, buffers_of
+from fne.experiment import build, load_dataset
 from fne.node import Node, Secrets, Worker
 from fne.randomness import generator, seeded_initialisation
+from fne.training import load_model
 from fne.types import LearningTask, Samples, Tensors
 
 Laboratory = Callable[..., SimpleNamespace]
@@ -73,3 +76,29 @@ def clouds() -> Callable[..., dict[str, Samples]]:
         return nodes
 
     return deal
+
+
+@pytest.fixture
+def accuracy_of_the_saved() -> Callable[[Path, dict[str, Any]], float]:
+    """Return `go(run folder, config)`: the saved model's accuracy on the test part, counted anew."""
+
+    def go(folder: Path, config: dict[str, Any]) -> float:
+        part, model = load_dataset(load_config(config)).test, load_model(folder)
+        assert not model.training
+        with torch.no_grad():
+            return float((model(part.x).argmax(dim=1) == part.y).double().mean())
+
+    return go
+
+
+@pytest.fixture
+def first_losses(tmp_path: Path) -> Callable[[dict[str, Any]], Tensor]:
+    """Return `go(config)`: losses of the first two generations, before a rounding could change who is selected."""
+
+    def go(config: dict[str, Any]) -> Tensor:
+        made = build(load_config(config))
+        engine = LocalEngine(made.worker, "run", tmp_path, quorum=1)
+        metrics = [made.strategy.tell(engine.send(made.strategy.ask(engine.nodes))) for _ in range(2)]
+        return torch.stack([m["_fitness"] for m in metrics])
+
+    return go

@@ -16,7 +16,7 @@ from fne.config import load_config
 from fne.errors import SettingError
 from fne.evolution.evaluate import PATHS, Evaluator, Plan
 from fne.evolution.genome import Layout
-from fne.experiment import build, load_dataset
+from fne.experiment import load_dataset
 from fne.models import eegnet
 from fne.models import recordings as blocks
 from fne.randomness import generator, seeded_initialisation
@@ -333,15 +333,10 @@ def config_of(policy: str = "identity", strategy: str = "fne", **more: Any) -> d
     }  # fmt: skip
 
 
-def accuracy_of_the_saved(folder: Path, config: dict[str, Any]) -> float:
-    part, model = load_dataset(load_config(config)).test, load_model(folder)
-    assert not model.training
-    with torch.no_grad():
-        return float((model(part.x).argmax(dim=1) == part.y).double().mean())
-
-
 @pytest.mark.parametrize("policy", ["identity", "batch", "server"])
-def test_the_saved_model_has_the_accuracy_that_was_reported(policy: str, tmp_path: Path) -> None:
+def test_the_saved_model_has_the_accuracy_that_was_reported(
+    policy: str, tmp_path: Path, accuracy_of_the_saved: Any
+) -> None:
     config = config_of(policy)
     summary = train(config, out=tmp_path / "run")
     assert accuracy_of_the_saved(tmp_path / "run", config) == summary["accuracy_test"]
@@ -360,19 +355,16 @@ def test_the_saved_model_has_the_accuracy_that_was_reported(policy: str, tmp_pat
 @pytest.mark.parametrize("path", ["loop", "vmap", "stacked"])
 @pytest.mark.parametrize("tiles", ["node", "joined"])
 @pytest.mark.parametrize("policy", ["identity", "batch", "server"])
-def test_a_run_is_the_same_on_every_path(policy: str, tiles: str, path: str, tmp_path: Path) -> None:
-    """The losses of the first generations, before a rounding could change who is selected."""
-    seen = []
-    for evaluation in ({"path": "loop"}, {"path": path, "tiles": tiles, "chunk": 3, "tile": 7}):
-        made = build(load_config(config_of(policy, evaluation={"batch_norm": policy, **evaluation})))
-        engine = load("engine", "local")(made.worker, "run", tmp_path, quorum=1)
-        metrics = [made.strategy.tell(engine.send(made.strategy.ask(engine.nodes))) for _ in range(2)]
-        seen.append(torch.stack([m["_fitness"] for m in metrics]))
-    torch.testing.assert_close(*seen, rtol=1e-5, atol=1e-5)
+def test_a_run_is_the_same_on_every_path(policy: str, tiles: str, path: str, first_losses: Any) -> None:
+    one, other = (
+        first_losses(config_of(policy, evaluation={"batch_norm": policy, **evaluation}))
+        for evaluation in ({"path": "loop"}, {"path": path, "tiles": tiles, "chunk": 3, "tile": 7})
+    )
+    torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("strategy", ["fedavg", "centralised"])
-def test_it_learns_the_synthetic_eeg(strategy: str, tmp_path: Path) -> None:
+def test_it_learns_the_synthetic_eeg(strategy: str, tmp_path: Path, accuracy_of_the_saved: Any) -> None:
     config = config_of(strategy=strategy)
     config["strategy"] |= {"rounds": 15, "optimizer": "adam", "batch_size": 16}
     summary = train(config, out=tmp_path / "run")
