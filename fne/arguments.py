@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fne import registry
-from fne.config import COMMAND_LINE, Config
+from fne.config import COMMAND_LINE, Config, LearningConfig
 from fne.errors import ConfigError, FneError, SettingError, shown
 from fne.settings import check
 from fne.yamltext import parse
@@ -47,7 +47,7 @@ def _numbers(option: str, text: str) -> list[int]:
 
 def check_folds(configs: Sequence[Config]) -> None:
     """Raise `SettingError` where a run of `--folds` has no such fold: before the first run, not after some."""
-    for settings in (config.data.settings for config in configs):
+    for settings in (config.data.settings for config in configs if isinstance(config, LearningConfig)):
         fold, folds = settings["fold"], settings.get("folds")
         if isinstance(folds, int) and fold >= folds:
             raise SettingError("data.fold", fold, f"below data.folds = {folds}")

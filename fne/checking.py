@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from fne.config import Config
+from fne.config import LearningConfig
 from fne.data.partition import describe
 from fne.errors import DataError, DataWarning
 from fne.experiment import deal_nodes, load_dataset
@@ -66,7 +66,7 @@ class Checked:
         }
 
 
-def check(config: Config, picture: Path) -> Checked:
+def check(config: LearningConfig, picture: Path) -> Checked:
     """Load a config's data, deal them to its nodes, and draw what came out.
 
     Raises:

@@ -16,7 +16,7 @@ from fne.arguments import configs_and_overrides, loader_settings
 from fne.errors import FneError
 
 if TYPE_CHECKING:
-    from fne.config import Config
+    from fne.config import LearningConfig
     from fne.types import Dataset
 
 data_app = typer.Typer(no_args_is_help=True, help="Fetch data, and look at them before training.")
@@ -100,13 +100,16 @@ def data_check(
 
 
 # ------------------------------------------------------------------------------------------------ helpers
-def _config(command: str, words: Sequence[str] | None) -> Config:
+def _config(command: str, words: Sequence[str] | None) -> LearningConfig:
     configs, overrides = configs_and_overrides(words or [])
     if len(configs) != 1:
         raise FneError(f"data {command}: give one config (a file or a bundled name: fne list)")
-    from fne.config import load_config
+    from fne.config import LearningConfig, load_config
 
-    return load_config(configs[0], overrides)
+    config = load_config(configs[0], overrides)
+    if not isinstance(config, LearningConfig):
+        raise FneError(f"data {command}: {configs[0]} searches a problem: it has no data; give a config with data")
+    return config
 
 
 def console() -> Console:

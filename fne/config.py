@@ -9,129 +9,43 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from decimal import Decimal
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict
+from pydantic import BaseModel
 
-from fne.errors import ConfigError, FneError, shown
+from fne.errors import ConfigError, shown
 from fne.registry import add_plugin, catalogue, settings_model
-from fne.settings import Key, check, nearest
+from fne.sections import (
+    DataNodes,
+    DataSection,
+    EvaluationSection,
+    NamedSection,
+    ProblemNodes,
+    ProblemSection,
+    RunSection,
+    WatchSection,
+)  # fmt: skip
+from fne.settings import check, nearest
 from fne.yamltext import BROKEN, dump, parse, plain
 
 COMMAND_LINE = "command line"
-_SIZE = "text such as '2GB' (unit B, kB, MB or GB) or a number of bytes"
-_UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9}
 
 
-def parse_bytes(value: int | float | str) -> int:
-    """Return a number of bytes from `"2GB"`, `"1.5 MB"` (powers of ten, unit B, kB, MB or GB) or a number."""
-    match = re.fullmatch(r"(\d+(?:\.\d*)?)\s*([kmg]?b|)", str(value).strip().lower())
-    if match is None or isinstance(value, bool):
-        raise FneError(f"size = {value!r}: must be {_SIZE}")
-    return int(Decimal(match[1]) * _UNITS[match[2]])
+class Config(RunSection):
+    """Everything that a run depends on, all defaults filled in; made by `load_config`: one of the two kinds below."""
 
-
-# ------------------------------------------------------------------------------------------------ sections
-class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-
-class NamedSection(_Section):
-    """A registered thing and all its settings."""
-
-    name: str
-    settings: dict[str, Any]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the section as in YAML."""
-        return {"name": self.name, **self.settings}
-
-
-class _Nodes(_Section):
-    nodes: Annotated[int | None, Key("nodes that share the data; null: the partition says", ge=1)] = None
-    shift: Annotated[int, Key("most that a training input is moved, anew each time", unit="pixels, samples", ge=0)] = 0
-
-
-class DataSection(_Nodes, NamedSection):
-    """A data set, how many nodes share it and how; `settings` are the loader's."""
-
-    partition: NamedSection
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the section as in YAML."""
-        own = {"name": self.name, "nodes": self.nodes, "partition": self.partition.to_dict(), "shift": self.shift}
-        return own | self.settings
-
-
-class EvaluationSection(_Section):
-    """How a population meets the data: results agree on every path, time and memory do not."""
-
-    path: Annotated[
-        Literal["table", "auto", "loop", "vmap", "stacked"],
-        Key("table: known best of model and device; auto: a timed trial at step 0; others: that path"),
-    ] = "table"
-    tiles: Annotated[
-        Literal["node", "joined"],
-        Key("node: same bits on every engine; joined: one pass over all nodes of a worker, within 1e-6"),
-    ] = "node"
-    memory: Annotated[
-        int,
-        BeforeValidator(parse_bytes),
-        Key("most memory that a pass may take", unit="bytes", allowed=f"{_SIZE}, at least 1MB", ge=10**6),
-    ] = 2 * 10**9
-    chunk: Annotated[int | None, Key("most in a pass; null: from memory", unit="individuals", ge=1)] = None
-    tile: Annotated[int | None, Key("most in a pass; null: from memory", unit="samples", ge=1)] = None
-    batch_norm: Annotated[
-        Literal["identity", "batch", "server"],
-        Key("statistics without gradients: mean 0 and variance 1, the node's samples', or the server's samples'"),
-    ] = "identity"
-
-
-class WatchSection(_Section):
-    """What a run writes, and when it stops early."""
-
-    every: Annotated[int, Key("write every n-th step to the history", unit="steps", ge=1)] = 1
-    checkpoint_every: Annotated[int, Key("write a checkpoint every n-th step", unit="steps", ge=1)] = 50
-    tensorboard: Annotated[bool, Key("write TensorBoard events")] = True
-    target: Annotated[float | None, Key("stop at this validation accuracy; null: never", ge=0, le=1)] = None
-    champions: Annotated[int, Key("keep the fittest of every n-th step; 0: none", unit="steps", ge=0)] = 0
-
-
-_NAME = "text of at most 100 letters, digits, '.', '_' and '-' that begins with a letter or digit"
-_SEED = "a whole number >= 0 and < 2**63"
-_INSECURE = "false: secure sums are not in this version"
-
-
-class _Own(_Section):
-    name: Annotated[str, Key("name of the run", allowed=_NAME, pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
-    seed: Annotated[int, Key("seed of everything public", allowed=_SEED, ge=0, lt=2**63)] = 0
-    secure: Annotated[Literal[False], Key("secure sums", allowed=_INSECURE)] = False
-    wire: Annotated[
-        Literal["tensors", "lineage", "auto"],
-        Key("of candidates whole models are sent, or decisions from which nodes make them; auto: these if it can be"),
-    ] = "tensors"
-    plugins: Annotated[tuple[str, ...], Key("Python files that register things of one's own")] = ()
-
-
-class Config(_Own):
-    """Everything that a run depends on, all defaults filled in; made by `load_config`."""
-
-    data: DataSection
-    model: NamedSection
     strategy: NamedSection
     engine: NamedSection
-    evaluation: EvaluationSection
     watch: WatchSection
 
     def to_dict(self) -> dict[str, Any]:
         """Return the YAML shape in plain lists and dicts; `load_config` of it gives an equal config."""
-        named = {key: getattr(self, key).to_dict() for key in ("data", "model", "strategy", "engine")}
-        fixed = {key: dict(getattr(self, key)) for key in ("evaluation", "watch")}
-        rest = {"secure": self.secure, "wire": self.wire, "plugins": self.plugins}
-        tree: dict[str, Any] = plain({"name": self.name, "seed": self.seed, **named, **fixed, **rest})
+        first = {"name": self.name, "seed": self.seed}
+        sections = ((key, getattr(self, key)) for key in SECTIONS if hasattr(self, key))
+        middle = {key: part.to_dict() if isinstance(part, NamedSection) else dict(part) for key, part in sections}
+        tree: dict[str, Any] = plain({**first, **middle, **{key: getattr(self, key) for key in _LAST}})
         return tree
 
     def to_yaml(self) -> str:
@@ -142,15 +56,33 @@ class Config(_Own):
         """Return a copy with settings changed (`["strategy.rounds=5"]`), checked anew."""
         return load_config(self.to_dict(), overrides)
 
-    def with_values(self, values: Mapping[str, Any]) -> Config:
-        """Return a copy with settings changed (`{"strategy.rounds": 5}`), checked anew."""
+    def with_values(self, values: Mapping[str, Any]) -> Self:
+        """Return a copy with settings changed (`{"strategy.rounds": 5}`), checked anew; of the same kind."""
         tree = self.to_dict()
         for key, value in values.items():
             _assign(tree, key, plain(value))
-        return load_config(tree)
+        changed = load_config(tree)
+        assert isinstance(changed, type(self))
+        return changed
 
 
-_SECTIONS = ("data", "model", "strategy", "engine", "evaluation", "watch")
+class LearningConfig(Config):
+    """A model is trained on data."""
+
+    data: DataSection
+    model: NamedSection
+    evaluation: EvaluationSection
+
+
+class SearchConfig(Config):
+    """Points of a problem are measured by nodes."""
+
+    problem: ProblemSection
+
+
+SECTIONS = ("data", "model", "problem", "strategy", "engine", "evaluation", "watch")
+"""In the order in which a config is written."""
+_LAST = ("secure", "wire", "plugins")
 
 
 # ------------------------------------------------------------------------------------------------ loading
@@ -234,32 +166,69 @@ class _Reader:
     def read(self, tree: Any, overrides: Sequence[str]) -> Config:
         if not isinstance(tree, dict):
             what = "is empty" if tree is None else f"is {shown(tree)}"
-            self.problems.append(f"{self.source}: {what}: must be a mapping with data, model and strategy")
+            must = "must be a mapping with data, model and strategy, or problem and strategy"
+            self.problems.append(f"{self.source}: {what}: {must}")
             raise ConfigError(self.problems)
         for text in overrides:
             self.override(tree, text)
         self.load_plugins(tree.get("plugins"))
-        part = {key: self.section(tree.pop(key, None), key) for key in _SECTIONS}
+        searches = "problem" in tree
+        also = [key for key in ("data", "model", "evaluation") if searches and key in tree]
+        if also:
+            self.problems.append(
+                f"{self.source}: problem and {' and '.join(also)}: a run either searches a problem or trains a model "
+                "on data; leave one out"
+            )
+        part = {key: self.section(tree.pop(key, None), key) for key in SECTIONS}
         engine = {"name": "local", **part["engine"]}
-        partition = {"name": "iid", **self.section(part["data"].pop("partition", None), "data.partition")}
-        nodes = {key: part["data"].pop(key) for key in _Nodes.model_fields if key in part["data"]}
-        name = self.name or f"{part['strategy'].get('name')}_{part['data'].get('name')}"
+        subject = part["problem" if searches else "data"]
+        name = self.name or f"{part['strategy'].get('name')}_{subject.get('name')}"
         name = re.sub(r"[^A-Za-z0-9._-]+", "-", name).lstrip("._-")[:100] or "run"
-        own = self.check(_Own, {"name": name, **tree}, "", "the config", _SECTIONS)
-        found = {
-            "data": self.named("data", part["data"], "data", ("nodes", "partition", "shift"))
-            | self.check(_Nodes, nodes, "data", "")
-            | {"partition": self.named("partition", partition, "data.partition")},
-            "model": self.named("model", part["model"], "model"),
-            "strategy": self.named("strategy", part["strategy"], "strategy"),
+        own = self.check(RunSection, {"name": name, **tree}, "", "the config", SECTIONS)
+        found = self.problem(subject) if searches else self.learning(part)
+        found |= {
+            "strategy": self.strategy(part["strategy"], "SearchTask" if searches else "LearningTask"),
             "engine": self.named("engine", engine, "engine"),
-            "evaluation": self.check(EvaluationSection, part["evaluation"], "evaluation", "evaluation"),
             "watch": self.check(WatchSection, part["watch"], "watch", "watch"),
         }
+        for key, none in (("target", None), ("champions", 0)) if searches else ():
+            if found["watch"].get(key, none) != none:
+                self.wrong(f"watch.{key}", f"must be {shown(none)} with a problem: no model is trained",
+                           found["watch"][key])  # fmt: skip
         if self.problems:
             raise ConfigError(self.problems)
         own["plugins"] = tuple(str(self.plugin(text)) for text in own["plugins"])
-        return Config.model_validate({**own, **found})
+        return (SearchConfig if searches else LearningConfig).model_validate({**own, **found})
+
+    def problem(self, values: dict[str, Any]) -> dict[str, Any]:
+        shared = {key: values.pop(key) for key in ProblemNodes.model_fields if key in values}
+        made = self.named("problem", values, "problem", tuple(ProblemNodes.model_fields))
+        made |= self.check(ProblemNodes, shared, "problem", "")
+        if made.get("known"):
+            made["known"] = str(self.path("problem.known", made["known"]))
+        return {"problem": made}
+
+    def learning(self, part: dict[str, dict[str, Any]]) -> dict[str, Any]:
+        partition = {"name": "iid", **self.section(part["data"].pop("partition", None), "data.partition")}
+        shared = {key: part["data"].pop(key) for key in DataNodes.model_fields if key in part["data"]}
+        data = self.named("data", part["data"], "data", ("nodes", "partition", "shift"))
+        data |= self.check(DataNodes, shared, "data", "")
+        return {
+            "data": data | {"partition": self.named("partition", partition, "data.partition")},
+            "model": self.named("model", part["model"], "model"),
+            "evaluation": self.check(EvaluationSection, part["evaluation"], "evaluation", "evaluation"),
+        }
+
+    def strategy(self, values: dict[str, Any], task: str) -> dict[str, Any]:
+        known = catalogue("strategy")
+        given = values.get("name")
+        if given in list(known) and known[given].task != task:
+            needs = {"SearchTask": "problem", "LearningTask": "data and model"}
+            fitting = [name for name, entry in known.items() if entry.task == task]
+            self.wrong("strategy.name", f"needs {needs[known[given].task]}; for {needs[task]} take "
+                       f"{', '.join(fitting) or 'a strategy of your own'}", given)  # fmt: skip
+            return {}
+        return self.named("strategy", values, "strategy")
 
     def override(self, tree: dict[str, Any], text: str) -> None:
         key, equals, written = text.partition("=")
@@ -324,7 +293,11 @@ class _Reader:
         return made
 
     def plugin(self, text: str) -> Path:
-        folder = Path.cwd() if self.origin("plugins") == COMMAND_LINE else self.folder
+        return self.path("plugins", text)
+
+    def path(self, key: str, text: str) -> Path:
+        """Return the path that a key gives: from the config's folder, or from here if the command line says it."""
+        folder = Path.cwd() if self.origin(key) == COMMAND_LINE else self.folder
         return (folder / Path(text).expanduser()).resolve()
 
     def load_plugins(self, given: Any) -> None:

@@ -11,9 +11,9 @@ import torch
 from torch import nn
 
 from fne import registry
-from fne.config import Config
+from fne.config import LearningConfig
 from fne.data.partition import deal
-from fne.data.sources import check_dataset
+from fne.data.sources import check_dataset, checksum
 from fne.device import resolve_device
 from fne.errors import DataError, FneError, SettingError
 from fne.evolution.evaluate import Evaluator, has_batch_norm, resolve_plan
@@ -29,7 +29,7 @@ from fne.types import Dataset, LearningTask, Lineage, Request, Samples, Strategy
 class Experiment:
     """A config made real: data dealt to nodes, a strategy and an engine that knows them."""
 
-    config: Config
+    config: LearningConfig
     dataset: Dataset
     nodes: Mapping[str, Samples]
     evaluator: Evaluator
@@ -38,13 +38,18 @@ class Experiment:
     worker: Worker
 
     @property
+    def identity(self) -> dict[str, Any]:
+        """What a run's checkpoint belongs to beside its settings: the model's shapes, the data."""
+        return {"model": self.task.layout.signature, "data": checksum(self.dataset)}
+
+    @property
     def loss(self) -> str:
         """Loss that the strategy is set to, or the usual one where it has no such setting."""
         usual = "cross_entropy" if self.task.classification else "mse"
         return str(self.config.strategy.settings.get("loss") or usual)
 
 
-def load_dataset(config: Config) -> Dataset:
+def load_dataset(config: LearningConfig) -> Dataset:
     """Load the data set that a config names, and check it: it may be a plugin's.
 
     Raises:
@@ -63,20 +68,20 @@ def _check_filled(dataset: Dataset, title: str, part: Samples) -> None:
         raise error
 
 
-def deal_nodes(config: Config, dataset: Dataset) -> dict[str, Samples]:
+def deal_nodes(config: LearningConfig, dataset: Dataset) -> dict[str, Samples]:
     """Deal the training part to nodes as a config says."""
     partition = config.data.partition
     return deal(dataset, partition.name, config.data.nodes, config.seed, partition.settings)
 
 
-def new_module(config: Config, dataset: Dataset, *seed: int | str) -> nn.Module:
+def new_module(config: LearningConfig, dataset: Dataset, *seed: int | str) -> nn.Module:
     """Return a freshly initialised model for the data's shape."""
     build: Callable[..., nn.Module] = registry.load("model", config.model.name)
     with seeded_initialisation(*seed):
         return build(dataset.shape, dataset.outputs, **config.model.settings)
 
 
-def build(config: Config) -> Experiment:
+def build(config: LearningConfig) -> Experiment:
     """Make a config real; the returned config has device, threads and evaluation plan resolved.
 
     Raises:
@@ -150,7 +155,7 @@ def build(config: Config) -> Experiment:
     return Experiment(config, dataset, nodes, evaluator, task, strategy, worker)
 
 
-def _wire(config: Config, strategy: Strategy, request: Request) -> str:
+def _wire(config: LearningConfig, strategy: Strategy, request: Request) -> str:
     """Return the codec of a run whose first request is this: `lineage` or `tensors`."""
     reason = ""
     if getattr(strategy, "lineage", None) is None:

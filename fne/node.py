@@ -21,6 +21,7 @@ from fne import randomness, registry, settings, wire
 from fne.errors import FneError, RunError
 from fne.evolution.evaluate import Evaluator
 from fne.evolution.lineage import BehindError, Replica
+from fne.objective import Objective
 from fne.types import PROTOCOL_VERSION, Header, Reply, Request, Samples, Scalar, Status, Tensors
 
 
@@ -63,7 +64,8 @@ class Secrets:
 class Node:
     """One data holder: its samples (on the worker's device), its memory between steps, its secrets.
 
-    `shift`: how far its inputs are moved at most whenever they are taken for training, see `fne.augment`.
+    In a search it has an `objective` in the samples' place. `shift`: how far its inputs are moved at most whenever they
+    are taken for training, see `fne.augment`.
     A task replaces the tensors in `memory`, it does not write into them: a failed task is undone by name.
     """
 
@@ -72,6 +74,7 @@ class Node:
     secrets: Secrets
     memory: dict[str, Tensor] = field(default_factory=dict)
     shift: int = 0
+    objective: Objective | None = None
 
     def generator(self, header: Header, purpose: str) -> torch.Generator:
         """Return the public generator for this step: anybody who knows the run's seed can repeat it."""
@@ -87,20 +90,29 @@ class Node:
 
 
 class Worker:
-    """Hosts nodes on one device with one model, evaluates and trains for them."""
+    """Hosts nodes on one device, with one model that it evaluates and trains for them, or without in a search."""
 
     def __init__(
         self,
         nodes: Mapping[str, Node],
-        evaluator: Evaluator,
+        evaluator: Evaluator | None = None,
         *,
         joined: bool = False,
         replica: Replica | None = None,
+        device: torch.device | None = None,
     ) -> None:
         self.nodes = dict(nodes)
-        self.evaluator = evaluator
         self.joined = joined
         self.replica = replica
+        self._evaluator = evaluator
+        self._device = device or torch.device("cpu")
+
+    @property
+    def evaluator(self) -> Evaluator:
+        """What evaluates the worker's model; raises `RunError` where there is none."""
+        if self._evaluator is None:
+            raise RunError("this worker has no model: its nodes measure points of a problem")
+        return self._evaluator
 
     @property
     def module(self) -> nn.Module:
@@ -109,8 +121,8 @@ class Worker:
 
     @property
     def device(self) -> torch.device:
-        """Where data and module are."""
-        return self.evaluator.device
+        """Where data and module are, and where surrogates are computed."""
+        return self._device if self._evaluator is None else self._evaluator.device
 
     def run(self, request: Request) -> Iterator[Reply]:
         """Yield one reply for each addressed node that this worker hosts, in the request's order.

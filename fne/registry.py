@@ -36,10 +36,13 @@ from fne.settings import Key, either, model_of
 __all__ = ["KINDS", "Entry", "Key", "add_plugin", "catalogue", "declared", "entry", "load", "plugin_digests",
            "register", "settings_model"]  # fmt: skip
 
-KINDS = ("strategy", "model", "data", "partition", "engine", "task")
+KINDS = ("strategy", "model", "data", "partition", "problem", "engine", "task")
 RESERVED = {"seed"}
 """Keyword-only parameters that the toolkit passes itself."""
-TAKEN = {"name": KINDS, "nodes": ("data",), "partition": ("data",), "shift": ("data",)}
+TAKEN = {
+    "name": KINDS, "nodes": ("data", "problem"), "partition": ("data",), "shift": ("data",),
+    **dict.fromkeys(("noise", "infeasible", "known"), ("problem",)),
+}  # fmt: skip
 """Keys of the config section itself, which no setting of these kinds can have."""
 
 T = TypeVar("T")
@@ -64,6 +67,8 @@ class Entry:
     doc: str
     settings: dict[str, tuple[Any, Any]] = field(repr=False)
     """key -> (annotation, default), `...` where there is no default."""
+    task: str = "LearningTask"
+    """What a strategy is for: the type of its first parameter, `LearningTask` or `SearchTask`."""
 
     @property
     def summary(self) -> str:
@@ -209,7 +214,7 @@ def _line(error: Exception, file: Path) -> str:
 def _own_entries() -> dict[tuple[str, str], Entry]:
     """Entries of the toolkit and of installed packages with an entry point in the group `fne.plugins`."""
     sources: list[tuple[str, Path]] = []
-    for package in ("fne", "fne.strategies", "fne.engines", "fne.models", "fne.data"):
+    for package in ("fne", "fne.strategies", "fne.engines", "fne.surrogates", "fne.models", "fne.data"):
         spec = importlib.util.find_spec(package)
         assert spec is not None
         for folder in spec.submodule_search_locations or ():
@@ -268,22 +273,34 @@ def _read(path: Path, module: str) -> list[Entry]:
             kind, name = words
             if kind not in KINDS:
                 raise ConfigError([f"{where}: kind {kind!r} must be {either(KINDS)}{did_you_mean(kind, KINDS)}"])
-            settings = _settings(node, where)
+            function = _constructor(node)
+            settings = _settings(function, where) if function else {}
             for key in settings:
                 if kind in TAKEN.get(key, ()) or key.startswith("_"):
                     raise ConfigError([f"{where}: setting {key!r}: a config cannot give it; rename it"])
             doc = ast.get_docstring(node) or ast.get_docstring(tree) or ""
-            found.append(Entry(kind, name, module, node.name, path, node.lineno, doc, settings))
+            task = _task(function, node)
+            found.append(Entry(kind, name, module, node.name, path, node.lineno, doc, settings, task))
     return found
 
 
-def _settings(node: ast.ClassDef | ast.FunctionDef, where: str) -> dict[str, tuple[Any, Any]]:
-    function: ast.FunctionDef | None = node if isinstance(node, ast.FunctionDef) else None
-    for item in node.body if isinstance(node, ast.ClassDef) else ():
-        if isinstance(item, ast.FunctionDef) and item.name == "__init__":
-            function = item
-    if function is None:
-        return {}
+def _constructor(node: ast.ClassDef | ast.FunctionDef) -> ast.FunctionDef | None:
+    """Return what makes the thing: the function itself, or a class's `__init__` if it has one."""
+    if isinstance(node, ast.FunctionDef):
+        return node
+    made = [item for item in node.body if isinstance(item, ast.FunctionDef) and item.name == "__init__"]
+    return made[-1] if made else None
+
+
+def _task(function: ast.FunctionDef | None, node: ast.ClassDef | ast.FunctionDef) -> str:
+    """Return `SearchTask` where that is the type of the first parameter, else `LearningTask`."""
+    arguments = [*function.args.posonlyargs, *function.args.args] if function else []
+    first = arguments[isinstance(node, ast.ClassDef) :][:1]
+    written = ast.unparse(first[0].annotation).strip("'\"") if first and first[0].annotation else ""
+    return "SearchTask" if written.rpartition(".")[2] == "SearchTask" else "LearningTask"
+
+
+def _settings(function: ast.FunctionDef, where: str) -> dict[str, tuple[Any, Any]]:
     settings: dict[str, tuple[Any, Any]] = {}
     for argument, default in zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True):
         if argument.arg in RESERVED:

@@ -17,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 from torch import nn
 
 from fne import registry
-from fne.config import Config, difference, load_config
+from fne.config import Config, LearningConfig, difference, load_config
 from fne.errors import CheckpointError, FneError, RunError
 from fne.evolution.genome import fill_buffers
 from fne.experiment import Experiment
@@ -27,7 +27,9 @@ from fne.settings import check, faults
 from fne.types import Result
 from fne.yamltext import parse
 
-CONFIG, SUMMARY, MODEL, FILES = "config.yaml", "summary.json", "model.safetensors", "files.json"
+CONFIG, SUMMARY, FILES = "config.yaml", "summary.json", "files.json"
+MODEL, SOLUTION = "model.safetensors", "solution.json"
+"""What a run yields: of training, and of a search."""
 
 
 def choose(
@@ -66,7 +68,7 @@ def choose(
 
 def folder_name(config: Config) -> str:
     """Return `NAME-sSEED`, of a fold of subjects `NAME-sSEED-fFOLD`: so that folds have folders of their own."""
-    fold = config.data.settings.get("fold")
+    fold = config.data.settings.get("fold") if isinstance(config, LearningConfig) else None
     return f"{config.name}-s{config.seed}" + (f"-f{fold}" if fold is not None else "")
 
 
@@ -125,8 +127,9 @@ def identity_of(config: Config) -> dict[str, Any]:
 def experiment_of(config: Config) -> str:
     """Return a digest of what runs share that are put together in one row: all but seed, fold, files and machine."""
     tree = identity_of(config)
-    tree["data"] = {key: value for key, value in tree["data"].items() if key not in {"fold", "path", "download"}}
-    tree["evaluation"] = tree["evaluation"]["batch_norm"]
+    if isinstance(config, LearningConfig):
+        tree["data"] = {key: value for key, value in tree["data"].items() if key not in {"fold", "path", "download"}}
+        tree["evaluation"] = tree["evaluation"]["batch_norm"]
     for key in ("seed", "engine", "plugins"):
         del tree[key]
     return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()[:16]

@@ -69,14 +69,19 @@ def check(
     ]
     given = {key: value for key, value in values.items() if key in fields}
     wrong = {key: why for key, value in given.items() if (why := _oddity(value, _leaves(fields[key])))}
+    below: dict[str, str] = {}
     try:
         made = model.model_validate(given)
     except ValidationError as error:
-        wrong = {str(detail["loc"][0]): detail["type"] for detail in error.errors(include_url=False)} | wrong
+        details = error.errors(include_url=False)
+        wrong = {str(detail["loc"][0]): detail["type"] for detail in details} | wrong
+        below = {str(key): str(rest[0]) for key, *rest in (detail["loc"] for detail in details) if rest}
     for key in (key for key in fields if key in wrong):
         text = f"must be {allowed(fields[key])}"
         for short, clear in _CLEARER.get(wrong[key], {}).items():
             text = text.replace(short, clear)
+        if isinstance(value := given.get(key), dict) and below.get(key) in value:  # which of the many it is
+            text += f"; {below[key]} = {shown(value[below[key]])} is not"
         choices = [leaf for leaf in _leaves(fields[key]) if isinstance(leaf, str)]
         mistakes.append(Mistake(key, text + nearest(given.get(key, ""), choices)))
     return {} if mistakes else {key: getattr(made, key) for key in fields}, mistakes

@@ -13,25 +13,25 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from fne import loop, registry
 from fne.codec import LineageCodec
-from fne.config import Config
-from fne.data.sources import checksum
+from fne.config import Config, LearningConfig, SearchConfig
 from fne.errors import RunError
 from fne.evolution.fitness import DISPLAY_SIGN
-from fne.experiment import Experiment, build, on_device
+from fne.experiment import Experiment, build
 from fne.files import write_atomically
+from fne.finishing import finish_learning, finish_search
 from fne.runfolder import (
     CONFIG,
     FILES,
     MODEL,
+    SOLUTION,
     SUMMARY,
     check_unused,
     choose,
@@ -43,10 +43,12 @@ from fne.runfolder import (
     make_folder,
     save_model,
 )
-from fne.types import Dataset, Engine, Metrics, Round, Strategy
+from fne.search import Search, build_search
+from fne.types import Engine, Metrics, Round, Strategy
 from fne.watch.checkpoint import Checkpoint
 from fne.watch.history import History
 from fne.watch.progress import Progress
+from fne.watch.simulation import SimulationView
 from fne.watch.tensorboard import TensorBoard
 from fne.watch.totals import Totals
 
@@ -83,7 +85,7 @@ def train(
     summary = finished(folder, wanted.watch.target) if resume is not None else None
     if summary is not None:
         return summary
-    experiment = build(wanted)
+    experiment = _build(wanted)
     if resume is None:
         folder = make_folder(folder, numbered=out is None)
     try:
@@ -98,8 +100,15 @@ def train(
         ) from error
 
 
+def _build(config: Config) -> Experiment | Search:
+    if isinstance(config, SearchConfig):
+        return build_search(config)
+    assert isinstance(config, LearningConfig)
+    return build(config)
+
+
 def _run(
-    experiment: Experiment, folder: Path, begun: float, *, resuming: bool, stop_after: int | None, quiet: bool
+    experiment: Experiment | Search, folder: Path, begun: float, *, resuming: bool, stop_after: int | None, quiet: bool
 ) -> dict[str, Any]:
     config, strategy, watch = experiment.config, experiment.strategy, experiment.config.watch
     connect: Callable[..., Engine] = registry.load("engine", config.engine.name)
@@ -112,11 +121,10 @@ def _run(
         stack.callback(engine.close)
         totals = Totals(begun)
         identity = {
-            "model": experiment.task.layout.signature,
             "horizon": strategy.horizon,
             "settings": hashlib.sha256(json.dumps(identity_of(config), sort_keys=True).encode()).hexdigest(),
             "plugins": sorted(_plugins(config).values()),
-            "data": checksum(experiment.dataset),
+            **experiment.identity,
         }
 
         def extras() -> dict[str, Any]:
@@ -134,13 +142,17 @@ def _run(
                 codec.load_state_dict(kept["wire"])
         if not resuming:
             write_atomically(folder / CONFIG, config.to_yaml().encode())
-        if experiment.dataset.files:
+        view = None
+        if isinstance(experiment, Search):
+            stack.callback(experiment.problem.close)
+            view = SimulationView(engine)
+        elif experiment.dataset.files:
             told = [report.as_json() for report in experiment.dataset.files]
             write_atomically(folder / FILES, json.dumps(told, indent=1).encode())
         resume_at = kept["position"] if resuming else None
         history = stack.enter_context(History(folder, watch.every, resume_at, kept["pending"]))
         if resuming:  # everything that goes on was there
-            for stale in (SUMMARY, MODEL):  # of a run that goes on to another target
+            for stale in (SUMMARY, MODEL, SOLUTION):  # of a run that goes on to another target
                 (folder / stale).unlink(missing_ok=True)
             write_atomically(folder / CONFIG, config.to_yaml().encode())
         interrupted = stack.enter_context(_interrupts())
@@ -148,26 +160,36 @@ def _run(
         watchers = _watchers(experiment, folder, resuming=resuming, quiet=quiet)
         for watcher in watchers:
             stack.enter_context(watcher)
-        champions = [_Champions(folder / "champions", watch.champions, experiment)] if watch.champions else []
+        champions = []
+        if watch.champions:
+            assert isinstance(experiment, Experiment)  # as the config was read
+            champions = [_Champions(folder / "champions", watch.champions, experiment)]
         if state:
             totals.load_state_dict(kept["totals"])
         totals.start()
         stops.reached = totals.has_reached(watch.target)  # killed after the last step, before the summary
         if not stops.reached and (stop_after is None or strategy.step < stop_after):
             # history and totals before the checkpoint that records where they stand
-            loop.run(strategy, engine, callbacks=[totals, history, *watchers, *champions, checkpoint, stops])
+            views = [] if view is None else [view]
+            loop.run(strategy, engine, callbacks=[*views, totals, history, *watchers, *champions, checkpoint, stops])
         checkpoint.write(strategy)
     if not (strategy.done or stops.reached):
         state_of = {"name": config.name, "seed": config.seed, "steps": strategy.step, "folder": str(folder)}
         return {**state_of, "finished": False, "interrupted": interrupted.is_set()}
-    return _finish(experiment, folder, totals)
+    return _finish(experiment, view, folder, totals)
 
 
-def _watchers(experiment: Experiment, folder: Path, *, resuming: bool, quiet: bool) -> list[Progress | TensorBoard]:
+def _watchers(
+    experiment: Experiment | Search, folder: Path, *, resuming: bool, quiet: bool
+) -> list[Progress | TensorBoard]:
     """Return what shows the run while it goes on; each is a context manager and a callback."""
-    config, strategy, loss = experiment.config, experiment.strategy, experiment.loss
-    fold = "" if experiment.dataset.fold is None else " fold {} of {}".format(*experiment.dataset.fold)
-    sign, title = DISPLAY_SIGN.get(loss, 1), f"{config.name} seed {config.seed}{fold}"
+    config, strategy = experiment.config, experiment.strategy
+    title, loss = f"{config.name} seed {config.seed}", "acquisition"
+    if isinstance(experiment, Experiment):
+        loss = experiment.loss
+        if experiment.dataset.fold is not None:
+            title += " fold {} of {}".format(*experiment.dataset.fold)
+    sign = DISPLAY_SIGN.get(loss, 1)
     watchers: list[Progress | TensorBoard] = [
         Progress(title, strategy.horizon, start=strategy.step, loss=loss, display_sign=sign, quiet=quiet)
     ]
@@ -178,46 +200,26 @@ def _watchers(experiment: Experiment, folder: Path, *, resuming: bool, quiet: bo
     return watchers
 
 
-def _finish(experiment: Experiment, folder: Path, totals: Totals) -> dict[str, Any]:
-    """Write the model and the summary; the only place that looks at the test part."""
-    config, strategy, dataset = experiment.config, experiment.strategy, experiment.dataset
-    result = strategy.result()
-    digest = save_model(experiment, result, folder / MODEL)
-    test_part = on_device(dataset.test, experiment.worker.device)
-    test = experiment.evaluator.evaluate(
-        result.parameters.unsqueeze(0), test_part, loss=experiment.loss, buffers=result.buffers
-    )
-    labels = dataset.classes is not None
-    by_subject: dict[str, float] | None = None
-    if labels and dataset.test.groups is not None:
-        logits = experiment.evaluator.logits(result.parameters.unsqueeze(0), test_part.x, buffers=result.buffers)[0]
-        by_subject = _by_subject((logits.argmax(dim=-1) == test_part.y).cpu(), dataset)
-    fold, folds = dataset.fold or (None, None)
+def _finish(
+    experiment: Experiment | Search, view: SimulationView | None, folder: Path, totals: Totals
+) -> dict[str, Any]:
+    """Write what the run yields and the summary."""
+    config, strategy = experiment.config, experiment.strategy
+    if isinstance(experiment, Search):
+        assert view is not None
+        yielded = finish_search(experiment, view, folder)
+    else:
+        yielded = finish_learning(experiment, folder)
     summary = {
         "name": config.name,
         "method": config.strategy.name,
         "experiment": experiment_of(config),
-        "dataset": config.data.name,
-        "source": dataset.source,
-        "model": config.model.name,
-        "split": dataset.split,
-        "fold": fold,
-        "folds": folds,
-        "partition": config.data.partition.name,
         "nodes": len(experiment.nodes),
         "seed": config.seed,
         "steps": strategy.step,
         "finished": True,
         **totals.summary(len(experiment.nodes), federated=not getattr(strategy, "pooled", False)),
-        "accuracy_test": float(test["accuracy"][0]) if labels else None,
-        "majority_test": _majority(dataset.test.y) if labels else None,
-        "accuracy_test_by_subject": by_subject,
-        "accuracy_test_subjects": None if by_subject is None else _vote(by_subject.values()),
-        "loss": experiment.loss,
-        "loss_test": float(test["loss"][0]),
-        "best_value": None,
-        "best_point": None,
-        "model_sha256": digest,
+        **yielded,
         "plugins": _plugins(config),
         "device": experiment.worker.device.type,
         "threads": torch.get_num_threads(),
@@ -226,27 +228,6 @@ def _finish(experiment: Experiment, folder: Path, totals: Totals) -> dict[str, A
     summary = {key: _plain(value) for key, value in summary.items()}
     write_atomically(folder / SUMMARY, json.dumps(summary, indent=1).encode())
     return summary
-
-
-def _majority(y: Tensor) -> float:
-    """Return the share of the most frequent of labels `[N]`: the accuracy of always answering that class."""
-    return int(torch.bincount(y).max()) / len(y)
-
-
-def _by_subject(right: Tensor, dataset: Dataset) -> dict[str, float]:
-    """Return each test subject's share of right answers (`right [N]`), in the order of their numbers."""
-    groups = dataset.test.groups
-    assert groups is not None
-    shares = {}
-    for number in sorted(set(groups.tolist())):
-        of_subject = right[groups == number]
-        shares[dataset.group_name(number)] = int(of_subject.sum()) / len(of_subject)
-    return shares
-
-
-def _vote(accuracies: Collection[float]) -> float:
-    """Return the share of subjects of whose samples more than half are right; exactly half counts half."""
-    return sum((share > 0.5) + 0.5 * (share == 0.5) for share in accuracies) / len(accuracies)
 
 
 def _plugins(config: Config) -> dict[str, str]:

@@ -227,11 +227,13 @@ class LearningTask:
 
 @dataclass(frozen=True)
 class Result:
-    """What a run yields: a model as genes `[D]` with its buffers; later kinds are `point` and `front`."""
+    """What a run yields: a model as genes `[D]` with its buffers; of B runs of a search a point of the cube each,
+    `[B, d]`, and its value, `[B]` (NaN where that is not known)."""
 
-    kind: Literal["model"]
+    kind: Literal["model", "point"]
     parameters: Tensor
     buffers: Tensors = field(default_factory=dict)
+    values: Tensor | None = None
 
 
 Metrics = dict[str, Any]
@@ -274,9 +276,8 @@ class Strategy(Protocol):
     """A method: a plain class, no base. Hyper-parameters are keyword-only with the paper's values as defaults.
 
     Some members are optional: `pooled = True` (not federated: all data go to one node), `validates = False` (never
-    looks at validation data, which may be empty then), `champion()`, the `Result` of
-    the step told last, which `watch.champions` keeps, and for `wire=lineage` both `lineage` (a `Lineage`) and
-    `decision`, the last one that it was advanced by (`None` before).
+    looks at validation data, which may be empty then), `champion()`, the step's `Result` that `watch.champions` keeps,
+    and for `wire=lineage` both `lineage` (a `Lineage`) and `decision`, the last it was advanced by (`None` before).
     """
 
     seed: int

@@ -60,7 +60,9 @@ def encode(meta: Mapping[str, Any], tensors: Tensors) -> Frame:
         if kind is None:
             raise WireError(f"tensor {name!r} of type {tensor.dtype} cannot be sent; known: {', '.join(_DTYPES)}")
         described.append((name, kind, list(tensor.shape)))
-        raw = tensor.detach().contiguous().cpu().reshape(-1).view(torch.uint8).numpy().data
+        flat = tensor.detach().contiguous().cpu().reshape(-1)
+        flat = flat.as_strided(flat.shape, (1,))  # of one element any stride counts as contiguous, but not for `view`
+        raw = flat.view(torch.uint8).numpy().data
         buffers.append(raw)
         payload += raw.nbytes
     head = json.dumps({"meta": meta, "tensors": described}, separators=(",", ":")).encode()

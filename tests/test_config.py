@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fne import registry
-from fne.config import Config, difference, list_bundled, load_config, parse_bytes
+from fne.config import Config, difference, list_bundled, load_config
 from fne.errors import ConfigError, FneError
+from fne.sections import parse_bytes
 from fne.yamltext import parse
 
 

@@ -157,7 +157,7 @@ def test_nothing_given() -> None:
     ]
 
 
-EMPTY = "is empty: must be a mapping with data, model and strategy"
+EMPTY = "is empty: must be a mapping with data, model and strategy, or problem and strategy"
 
 
 @pytest.mark.parametrize(
@@ -165,8 +165,8 @@ EMPTY = "is empty: must be a mapping with data, model and strategy"
     [
         (b"", [f"x.yaml: {EMPTY}"]),
         (b"# nothing\n", [f"x.yaml: {EMPTY}"]),
-        (b"- a\n", ["x.yaml: is ['a']: must be a mapping with data, model and strategy"]),
-        (b"text", ["x.yaml: is 'text': must be a mapping with data, model and strategy"]),
+        (b"- a\n", ["x.yaml: is ['a']: must be a mapping with data, model and strategy, or problem and strategy"]),
+        (b"text", ["x.yaml: is 'text': must be a mapping with data, model and strategy, or problem and strategy"]),
         (b"a: 1\nb: c: d\n", ["x.yaml:2: not YAML: mapping values are not allowed here"]),
         (b"a: [1\nb: 2\n", ["x.yaml:2: not YAML: expected ',' or ']', but got ':'"]),
         (b"a:\n\t- 1\n", ["x.yaml:2: not YAML: found character '\\t' that cannot start any token"]),

@@ -34,6 +34,8 @@ STRATEGIES, MODELS, DATA, ENGINES, PARTITIONS = (
     [name for name, found in catalogue(kind).items() if not found.module.startswith("fne_plugin_")]
     for kind in ("strategy", "model", "data", "engine", "partition")
 )
+STRATEGIES = [name for name in STRATEGIES if entry("strategy", name).task == "LearningTask"]
+"""Those that search a problem are held to their contract in test_searches.py."""
 SHAPES = ((1, 28, 28), (3, 32, 32), (64, 240), (13,))
 """Tried in turn for a model."""
 SMALL: dict[str, dict[str, Any]] = {"vgg": {"blocks": [[8], [8]], "groups": 4}, "mlp": {"hidden": [16]}}

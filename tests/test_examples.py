@@ -19,7 +19,8 @@ from pydantic import BaseModel
 import fne
 from fne import registry
 from fne.cli import app
-from fne.config import EvaluationSection, WatchSection, load_config
+from fne.config import load_config
+from fne.sections import EvaluationSection, WatchSection
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted((ROOT / "docs").glob("*.md"))

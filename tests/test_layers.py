@@ -13,13 +13,17 @@ FOLDERS = {"fne": ROOT / "fne", "fne.models": ROOT / "models", "fne.data": ROOT 
 
 LAYERS = {
     "fne.errors": 0, "fne.types": 0, "fne.randomness": 0, "fne.settings": 0, "fne.registry": 0,
-    "fne.yamltext": 0, "fne.config": 0, "fne.files": 0,
-    "fne.findings": 0, "fne.evolution": 1, "fne.augment": 1, "fne.wire": 1, "fne.device": 1, "fne.validation": 1,
+    "fne.yamltext": 0, "fne.sections": 0, "fne.config": 0, "fne.files": 0, "fne.space": 0,
+    "fne.calling": 0,
+    "fne.findings": 0,
+    "fne.evolution": 1, "fne.surrogates": 1, "fne.objective": 1, "fne.augment": 1, "fne.wire": 1, "fne.device": 1,
+    "fne.validation": 1, "fne.measuring": 1, "fne.own_problems": 1,
     "fne.node": 2, "fne.tasks": 2, "fne.gather": 2, "fne.averaging": 2, "fne.asking": 2, "fne.evolving": 2,
-    "fne.codec": 2, "fne.swarming": 2,
+    "fne.codec": 2, "fne.swarming": 2, "fne.queries": 2, "fne.searching": 2, "fne.value_search": 2,
     "fne.strategies": 3, "fne.engines": 3,
     "fne.loop": 4, "fne.watch": 4,
-    "fne.experiment": 5, "fne.runfolder": 5, "fne.training": 5, "fne.arguments": 5, "fne.cli": 5, "fne.cli_data": 5,
+    "fne.experiment": 5, "fne.search": 5, "fne.optimizer": 5, "fne.finishing": 5, "fne.runfolder": 5,
+    "fne.training": 5, "fne.arguments": 5, "fne.cli": 5, "fne.cli_data": 5,
     "fne.checking": 5, "fne.models": 5, "fne.data": 5, "fne": 5,
 }  # fmt: skip
 """Of a module or package, the longest name that fits; a module imports its own layer and those below."""

@@ -206,7 +206,7 @@ def test_what_a_declaration_may_be_made_of(tmp_path: Path) -> None:
     assert allowed(found.settings["a"][0]) == "so"
 
 
-KINDS_ARE = "strategy, model, data, partition, engine or task"
+KINDS_ARE = "strategy, model, data, partition, problem, engine or task"
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from fne.files import read_torch, torch_bytes, write_atomically
 from fne.gather import gather
 from fne.node import Worker
 from fne.registry import Key, register
-from fne.types import Request, Round
+from fne.types import Request, Round, Tensors
 
 KEPT_STEPS = 2
 
@@ -58,6 +58,10 @@ class LocalEngine:
         common, private = wire.request_frames(request)
         replies = self._worker.run(request)
         return gather(request, replies, quorum=self._quorum, common=common, private=private)
+
+    def inspect(self, node: str) -> Tensors:
+        """Return a node's memory: a simulation may look at what the method hides, see `fne.watch.simulation`."""
+        return self._worker.nodes[node].memory
 
     # -------------------------------------------------------------------------------------------- memory
     def save(self, step: int) -> None:

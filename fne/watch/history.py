@@ -20,7 +20,7 @@ from fne.types import Metrics, Round, Strategy
 
 FILE = "history.jsonl"
 _FIRST = (
-    "step", "round", "evaluations", "loss_best", "loss_mean", "loss_worst", "accuracy_validation",
+    "step", "round", "evaluations", "best_value", "loss_best", "loss_mean", "loss_worst", "accuracy_validation",
     "nonfinite", "failures", "bytes_down", "bytes_up", "bytes_down_max", "bytes_up_max",
     "payload_down", "payload_up", "payload_down_max", "payload_up_max", "catch_up", "snapshots",
     "bytes_down_per_node", "bytes_down_per_node_max", "bytes_up_per_node", "bytes_up_per_node_max",

@@ -103,6 +103,8 @@ class Progress:
         parts = []
         if _finite(metrics.get("loss_best")):
             parts.append(f"{self.loss} {self.display_sign * metrics['loss_best']:.4g}")
+        if _finite(metrics.get("best_value")):
+            parts.append(f"best value {metrics['best_value']:.4g}")
         if self._validated is not None:
             parts.append(f"validation {100 * self._validated:.1f} %")
         if _finite(metrics.get("multiplier")):

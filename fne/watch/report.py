@@ -34,6 +34,7 @@ _HEADER = [
     "evalu-\nations", "down\n/node", "up\n/node", "time\n(s)",
 ]  # fmt: skip
 _DATA, _SEED = 2, 3
+_CAPTION_OF_SEARCHES = "best value: the least that was found; smaller is better"
 _CAPTION = (
     "test: the returned model on the test part, looked at once; best val.: maximum over all rounds on validation, "
     "the kind of figure that the FNE paper gives, optimistic"
@@ -153,7 +154,13 @@ def comparison_table(summaries: Sequence[Summary]) -> Table:
     shared = [column for column in (_DATA, _SEED) if len({row[column] for row in rows}) == 1]
     cells = [rows[0][column] for column in shared if rows[0][column] != NONE]
     title = ", ".join(f"seed {cell}" if cell.isdigit() else cell for cell in cells)
-    return _table(*_without(shared, _HEADER, rows), 2 if _DATA in shared else 3, title, _CAPTION)
+    header, caption = _HEADER, _CAPTION
+    if all(summary.get("best_value") is not None for summary in summaries):
+        header = [
+            "problem" if cell.startswith("data") else "best\nvalue" if cell == "test" else cell for cell in _HEADER
+        ]
+        caption = _CAPTION_OF_SEARCHES
+    return _table(*_without(shared, header, rows), 2 if _DATA in shared else 3, title, caption)
 
 
 def markdown_table(summaries: Sequence[Summary], *, processor_time: bool = False) -> str:

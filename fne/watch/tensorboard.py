@@ -24,6 +24,8 @@ _TAGS = {
     "loss_best": "fitness/best",
     "loss_mean": "fitness/mean",
     "loss_worst": "fitness/worst",
+    "best_value": "search/best_value",
+    "acquisition": "search/acquisition",
     "accuracy_validation": "validation/accuracy",
     "loss_validation": "validation/loss",
     "diversity": "population/diversity",

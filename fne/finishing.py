@@ -1,0 +1,107 @@
+"""What a run ends with: its model or its point written, and the figures of the summary that go with it."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fne.experiment import Experiment, on_device
+from fne.files import write_atomically
+from fne.runfolder import MODEL, SOLUTION, save_model
+from fne.search import Search
+from fne.types import Dataset
+from fne.watch.simulation import SimulationView
+
+
+def finish_learning(experiment: Experiment, folder: Path) -> dict[str, Any]:
+    """Write the model and return what the summary says of it; the only place that looks at the test part."""
+    config, dataset = experiment.config, experiment.dataset
+    result = experiment.strategy.result()
+    digest = save_model(experiment, result, folder / MODEL)
+    test_part = on_device(dataset.test, experiment.worker.device)
+    test = experiment.evaluator.evaluate(
+        result.parameters.unsqueeze(0), test_part, loss=experiment.loss, buffers=result.buffers
+    )
+    labels = dataset.classes is not None
+    by_subject: dict[str, float] | None = None
+    if labels and dataset.test.groups is not None:
+        logits = experiment.evaluator.logits(result.parameters.unsqueeze(0), test_part.x, buffers=result.buffers)[0]
+        by_subject = _by_subject((logits.argmax(dim=-1) == test_part.y).cpu(), dataset)
+    fold, folds = dataset.fold or (None, None)
+    return {
+        "dataset": config.data.name,
+        "source": dataset.source,
+        "model": config.model.name,
+        "split": dataset.split,
+        "fold": fold,
+        "folds": folds,
+        "partition": config.data.partition.name,
+        "accuracy_test": float(test["accuracy"][0]) if labels else None,
+        "majority_test": _majority(dataset.test.y) if labels else None,
+        "accuracy_test_by_subject": by_subject,
+        "accuracy_test_subjects": None if by_subject is None else _vote(by_subject.values()),
+        "loss": experiment.loss,
+        "loss_test": float(test["loss"][0]),
+        "best_value": None,
+        "best_point": None,
+        "model_sha256": digest,
+    }
+
+
+def finish_search(search: Search, view: SimulationView, folder: Path) -> dict[str, Any]:
+    """Write `solution.json` and return what the summary says of it.
+
+    With several runs side by side the best of all is the solution, and `best_values` has that of each.
+    """
+    section, space = search.config.problem, search.problem.space
+    result = search.strategy.result()
+    values = result.values if result.values is not None else torch.full((len(result.parameters),), torch.nan)
+    best = int(torch.where(values.isnan(), torch.inf, values).argmin())
+    points = [space.named(point) for point in result.parameters]
+    solution = {
+        "best_value": _number(float(values[best])),
+        "best_point": points[best],
+        "best_values": [_number(value) for value in values.tolist()],
+        "best_points": points,
+        "best_values_exact": view.values,
+    }
+    write_atomically(folder / SOLUTION, json.dumps(solution, indent=1).encode())
+    told = {key: value for key, value in section.settings.items() if key in ("dim", "shift", "rotate") and value}
+    told |= {key: value for key, value in (("noise", section.noise), ("infeasible", section.infeasible)) if value}
+    return {
+        "dataset": section.name,
+        "split": ", ".join(f"{key} {value}" for key, value in told.items()) or None,
+        "optimum": search.problem.optimum,
+        **{key: value for key, value in solution.items() if key != "best_points"},
+    }
+
+
+def _number(value: float) -> float | None:
+    return value if math.isfinite(value) else None  # JSON knows no other
+
+
+def _majority(y: Tensor) -> float:
+    """Return the share of the most frequent of labels `[N]`: the accuracy of always answering that class."""
+    return int(torch.bincount(y).max()) / len(y)
+
+
+def _by_subject(right: Tensor, dataset: Dataset) -> dict[str, float]:
+    """Return each test subject's share of right answers (`right [N]`), in the order of their numbers."""
+    groups = dataset.test.groups
+    assert groups is not None
+    shares = {}
+    for number in sorted(set(groups.tolist())):
+        of_subject = right[groups == number]
+        shares[dataset.group_name(number)] = int(of_subject.sum()) / len(of_subject)
+    return shares
+
+
+def _vote(accuracies: Collection[float]) -> float:
+    """Return the share of subjects of whose samples more than half are right; exactly half counts half."""
+    return sum((share > 0.5) + 0.5 * (share == 0.5) for share in accuracies) / len(accuracies)
