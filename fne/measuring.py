@@ -1,0 +1,223 @@
+"""Measures points by calls of the user's: one by one or several at once, with a time limit and further tries.
+
+What cannot be measured is NaN, which methods take as infeasible at that node, and a warning.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import queue
+import selectors
+import signal
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fne import calling
+from fne.calling import Call, CallError
+from fne.errors import DataWarning
+from fne.space import Space
+
+START_LIMIT = 300.0
+"""Seconds that a process may take to import the user's function."""
+TOLD_SINGLY = 10
+"""Failures that are told one by one; after these, every hundredth is."""
+
+Job = tuple[Mapping[str, float], str, int]
+"""What a `Call` takes: a point in the user's units, the node's name, the run's seed."""
+
+
+class MeasurementWarning(DataWarning):
+    """A point that a node could not measure; the run goes on."""
+
+
+class Measuring:
+    """Measures points by calls of the user's; a `fne.space.Measure`.
+
+    Args:
+        space: what the points are of.
+        key: the setting that says what is called, for warnings.
+        calls: as many as points are measured at once; each measures one at a time. Several must be `Child`ren.
+        retries: further tries of a point that could not be measured.
+    """
+
+    def __init__(self, space: Space, key: str, calls: Sequence[Call], retries: int = 0) -> None:
+        self._space, self._key, self._calls, self._tries = space, key, calls, 1 + retries
+        self._children = [call for call in calls if isinstance(call, Child)]
+        self._asked = self._failed = 0
+
+    def __call__(self, points: Tensor, seeds: Tensor, nodes: Sequence[str]) -> Tensor:
+        """Return what nodes `[L]` measure at `points [L, n, d]` of the cube, float64 `[L, n]`; NaN: they cannot."""
+        jobs = [
+            (self._space.named(point), node, seed)
+            for row, node, seed in zip(points, nodes, seeds.tolist(), strict=True)
+            for point in row
+        ]
+        if len(self._calls) == 1:
+            values = [self._value(job, self._outcome(self._calls[0], job)) for job in jobs]
+        else:
+            values = self._at_once(jobs)
+        return torch.tensor(values, dtype=torch.float64).reshape(points.shape[:2])
+
+    def close(self) -> None:
+        """End the processes."""
+        for child in self._children:
+            child.close()
+
+    def _at_once(self, jobs: Sequence[Job]) -> list[float]:
+        idle: queue.LifoQueue[Call] = queue.LifoQueue()
+        for call in self._calls:
+            idle.put(call)
+        stop = threading.Event()
+
+        def outcome(job: Job) -> float | CallError:
+            call = idle.get()
+            try:
+                return self._outcome(call, job, stop)
+            finally:
+                idle.put(call)
+
+        with ThreadPoolExecutor(len(self._calls)) as pool:
+            try:
+                return [self._value(*pair) for pair in zip(jobs, pool.map(outcome, jobs), strict=True)]
+            except BaseException:  # Ctrl-C: what is under way may take hours, and leaving the pool waits for it
+                stop.set()
+                pool.shutdown(wait=False, cancel_futures=True)
+                for child in self._children:
+                    child.kill()
+                raise
+
+    def _outcome(self, call: Call, job: Job, stop: threading.Event | None = None) -> float | CallError:
+        """Return a value, or why the last try failed."""
+        last = CallError("it was stopped")
+        for _ in range(self._tries):
+            if stop is not None and stop.is_set():
+                break
+            try:
+                return call(*job)
+            except CallError as error:
+                last = error
+        return last
+
+    def _value(self, job: Job, outcome: float | CallError) -> float:
+        """Return the value, or NaN with a warning."""
+        self._asked += 1
+        if not isinstance(outcome, CallError):
+            return outcome
+        self._failed += 1
+        if self._failed <= TOLD_SINGLY or self._failed % 100 == 0:
+            point, node, _ = job
+            where = ", ".join(f"{name} = {value:.6g}" for name, value in point.items())
+            tries = f" (the last of {self._tries} tries)" if self._tries > 1 else ""
+            warnings.warn(
+                f"{self._key}: {node} could not measure {where}: {outcome}{tries}; the point is infeasible there "
+                f"(so far {self._failed} of {self._asked}). If that is not meant, mend what is called or change "
+                "problem.variables, problem.time_limit or problem.retries",
+                MeasurementWarning,
+                stacklevel=2,
+            )
+        return math.nan
+
+
+class Child:
+    """A process that measures one point at a time; when late it is killed with all that it started, and begun anew.
+
+    It is begun at the first point, and ends by itself once the process that asks is gone, killed or not.
+
+    Args:
+        what: `{"function": text}` or `{"command": [..]}`.
+        limit: most seconds for a point, its own start not counted; `None`: none.
+    """
+
+    def __init__(self, what: Mapping[str, Any], limit: float | None) -> None:
+        self._what, self._limit = what, limit
+        self._process: subprocess.Popen[bytes] | None = None
+        self._unread = b""
+
+    def __call__(self, point: Mapping[str, float], node: str, seed: int) -> float:
+        """Return the value of a point in the user's units.
+
+        Raises:
+            CallError: it could not be measured.
+        """
+        try:
+            if self._process is None or self._process.poll() is not None:
+                self._begin()
+            answer = self._exchange({"point": dict(point), "node": node, "seed": seed}, self._limit)
+        except BaseException:
+            self.kill()
+            self._forget()
+            raise
+        if "failed" in answer:
+            raise CallError(answer["failed"])
+        return float(answer["value"])
+
+    def kill(self) -> None:
+        """Kill the process and all that it started."""
+        if self._process is not None and self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):  # it has just ended
+                os.killpg(self._process.pid, signal.SIGKILL)
+
+    def close(self) -> None:
+        """Let the process end by itself; kill it where it does not."""
+        if self._process is None:
+            return
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(calling.GRACE + 1)
+        self.kill()
+        self._forget()
+
+    def _begin(self) -> None:
+        self._forget()
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", calling.__file__],  # -P: the folder of that file has a types.py
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, start_new_session=True,
+        )  # fmt: skip
+        answer = self._exchange({"path": [entry or os.getcwd() for entry in sys.path], **self._what}, START_LIMIT)
+        if "failed" in answer:
+            raise CallError(answer["failed"])
+
+    def _exchange(self, content: Mapping[str, Any], limit: float | None) -> dict[str, Any]:
+        """Send a line and return the answer."""
+        process = self._process
+        assert process is not None
+        assert process.stdin is not None
+        assert process.stdout is not None
+        late = None if limit is None else time.monotonic() + limit
+        with contextlib.suppress(BrokenPipeError):  # reading tells
+            process.stdin.write(json.dumps(content).encode() + b"\n")
+        with selectors.DefaultSelector() as ready:
+            ready.register(process.stdout, selectors.EVENT_READ)
+            while b"\n" not in self._unread:
+                if not ready.select(None if late is None else max(0.0, late - time.monotonic())):
+                    raise CallError(f"it took longer than {limit:g} seconds")
+                part = os.read(process.stdout.fileno(), 65536)
+                if not part:
+                    self.kill()  # what it may have left running
+                    raise CallError(f"its process ended with {calling.ending(process.wait())}")
+                self._unread += part
+        line, _, self._unread = self._unread.partition(b"\n")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def _forget(self) -> None:
+        """Wait for a process that has ended or was killed, and close the pipes."""
+        process, self._process, self._unread = self._process, None, b""
+        if process is not None:
+            process.wait()
+            for pipe in (process.stdin, process.stdout):
+                assert pipe is not None
+                pipe.close()

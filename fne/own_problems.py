@@ -1,0 +1,114 @@
+"""Problems of one's own: a Python function or a command measures, in the user's units. Smaller is better.
+
+Both are code that a config names, and run with the user's rights.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+from fne.calling import TOLD, CallError, load, of_function
+from fne.errors import SettingError
+from fne.measuring import Child, Measuring
+from fne.registry import Key, register
+from fne.space import Problem, Space, space_of
+
+
+@register("problem", "callable")
+def callable_problem(
+    *,
+    function: Annotated[str, Key("package.module:name, or path/to/file.py:name, from the current folder")],
+    variables: Annotated[
+        dict[str, tuple[float, float]],
+        Key("name: [low, high] of each", min_length=1, allowed="{name: [low, high], ..}, at least one, finite numbers"),
+    ],
+    integer: Annotated[tuple[str, ...], Key("variables that are whole numbers")] = (),
+    log: Annotated[tuple[str, ...], Key("variables that are searched by their logarithm")] = (),
+    time_limit: Annotated[float | None, Key("most that a point may take; null: none", unit="seconds", gt=0)] = None,
+    retries: Annotated[int, Key("further tries of a point that could not be measured", ge=0)] = 0,
+    parallel: Annotated[int, Key("points that are measured at once", unit="processes", ge=1)] = 1,
+) -> Problem:
+    """Measure by a Python function of the variables.
+
+    It is called with the variables by name, and with `node=` (the node's name) and `seed=` (the run's) if it has
+    parameters of these names; it returns a number. With a time limit, or where several points are measured at once, it
+    runs in processes of its own, else in this one.
+    """
+    space = space_of(variables, integer, log)
+    try:
+        found = _checked(function, space)
+    except CallError as error:
+        allowed = f"'package.module:name' or 'path/to/file.py:name' of a function of the variables: {error}"
+        raise SettingError("problem.function", function, allowed) from error
+    code = _digest(found)
+    if time_limit is None and parallel == 1:
+        return Problem(space, Measuring(space, "problem.function", [of_function(found)], retries), code=code)
+    children = [Child({"function": function}, time_limit) for _ in range(parallel)]
+    return Problem(space, Measuring(space, "problem.function", children, retries), code=code)
+
+
+@register("problem", "command")
+def command_problem(
+    *,
+    command: Annotated[
+        tuple[str, ...],
+        Key(
+            "program and its arguments; no shell reads them", min_length=1, allowed="[program, argument, ..], each text"
+        ),
+    ],
+    variables: Annotated[
+        dict[str, tuple[float, float]],
+        Key("name: [low, high] of each", min_length=1, allowed="{name: [low, high], ..}, at least one, finite numbers"),
+    ],
+    integer: Annotated[tuple[str, ...], Key("variables that are whole numbers")] = (),
+    log: Annotated[tuple[str, ...], Key("variables that are searched by their logarithm")] = (),
+    time_limit: Annotated[float | None, Key("most that a point may take; null: none", unit="seconds", gt=0)] = None,
+    retries: Annotated[int, Key("further tries of a point that could not be measured", ge=0)] = 0,
+    parallel: Annotated[int, Key("points that are measured at once", unit="processes", ge=1)] = 1,
+) -> Problem:
+    """Measure by a program that is started for each point.
+
+    It reads one line of JSON on stdin, `{"point": {name: value, ..}, "node": text, "seed": number}`, and prints a
+    number as its last line on stdout.
+    """
+    space = space_of(variables, integer, log)
+    if shutil.which(command[0]) is None:
+        allowed = f"a program and its arguments: there is no {command[0]!r} that can be run"
+        raise SettingError("problem.command", list(command), allowed)
+    children = [Child({"command": list(command)}, time_limit) for _ in range(parallel)]
+    return Problem(space, Measuring(space, "problem.command", children, retries))
+
+
+def _digest(function: Callable[..., object]) -> str:
+    """Return the SHA-256 of the file that a function is in, or nothing where it is in none."""
+    try:
+        file = inspect.getsourcefile(inspect.unwrap(function))
+    except TypeError:  # an object that can be called
+        file = inspect.getsourcefile(type(function))
+    return hashlib.sha256(Path(file).read_bytes()).hexdigest() if file else ""
+
+
+def _checked(text: str, space: Space) -> Callable[..., object]:
+    """Return the function that a config names, once it is known to take the variables.
+
+    Raises:
+        CallError: there is none, or it does not take them.
+        SettingError: a variable has a name that means something else to a function.
+    """
+    for variable in space.variables:
+        if variable.name in TOLD:
+            allowed = f"of another name: {' and '.join(TOLD)} are what a function is told beside the variables"
+            raise SettingError(f"problem.variables.{variable.name}", [variable.low, variable.high], allowed)
+    function = load(text)
+    try:
+        signature = inspect.signature(function)
+        told = [name for name in TOLD if name in signature.parameters]
+        signature.bind(**dict.fromkeys([*space.names, *told]))
+    except (TypeError, ValueError) as error:
+        raise CallError(f"it must take {', '.join(space.names)} by name: {error}") from error
+    return function
