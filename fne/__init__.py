@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["Key", "__version__", "load_model", "register", "train"]
+__all__ = ["Key", "Optimizer", "__version__", "load_model", "register", "train"]
 
 if TYPE_CHECKING:
+    from fne.optimizer import Optimizer
     from fne.registry import Key, register
     from fne.training import load_model, train
 
@@ -18,6 +19,10 @@ def __getattr__(name: str) -> Any:
         from fne import training
 
         return getattr(training, name)
+    if name == "Optimizer":
+        from fne.optimizer import Optimizer
+
+        return Optimizer
     if name in {"register", "Key"}:
         from fne import registry
 

@@ -20,7 +20,7 @@ import fne
 from fne import registry
 from fne.cli import app
 from fne.config import load_config
-from fne.sections import EvaluationSection, WatchSection
+from fne.sections import EvaluationSection, ProblemNodes, WatchSection
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted((ROOT / "docs").glob("*.md"))
@@ -32,6 +32,7 @@ PAGE_OF = {
     "fne": "fne.md", "fedavg": "baselines.md", "fedprox": "baselines.md", "centralised": "baselines.md",
     "es": "es.md", "snes": "es.md", "sep_cma": "es.md", "de": "es.md",
     "fsi": "fsi.md", "fsi_shared": "fsi.md",
+    **dict.fromkeys(("fdd_ea", "fdd_ea_plus", "dycors", "gp_lcb", "rcga", "latin_hypercube"), "fdd_ea.md"),
 }  # fmt: skip
 
 
@@ -77,6 +78,7 @@ def test_an_example_config_runs_and_resumes_to_the_same_model(path: Path, tmp_pa
 
 def test_every_example_is_run() -> None:
     used = {path.parent / plugin for path in CONFIGS for plugin in yaml.safe_load(path.read_text())["plugins"]}
+    used.add(ROOT / "examples" / "eeg_site.py")  # of tune_fedavg.py --eeg, which needs the recordings
     scripts = {path for path in EXAMPLES if '__name__ == "__main__"' in path.read_text()}
     assert used | scripts == set(EXAMPLES)
     assert not used & scripts
@@ -96,7 +98,12 @@ def test_an_example_script_runs(path: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", [*EXAMPLES, *CONFIGS], ids=lambda path: path.name)
-def test_extending_shows_every_example_verbatim(path: Path) -> None:
+def test_a_page_names_every_example(path: Path) -> None:
+    assert any(f"`examples/{path.name}`" in page.read_text() for page in PAGES)
+
+
+@pytest.mark.parametrize("path", [p for p in [*EXAMPLES, *CONFIGS] if p.name.startswith(("my_", "python_"))], ids=str)
+def test_extending_shows_its_examples_verbatim(path: Path) -> None:
     page = ROOT / "docs" / "extending.md"
     assert f"`examples/{path.name}`" in page.read_text()
     assert path.read_text() in blocks(page, "python") + blocks(page, "yaml")
@@ -166,14 +173,16 @@ def settings_of(kind: str) -> set[str]:
 
 @pytest.mark.parametrize("page", TEXTS, ids=lambda page: page.stem)
 def test_dotted_settings_in_the_docs_exist(page: Path) -> None:
-    known = {f"{kind}.{key}" for kind in ("strategy", "model", "data", "engine") for key in settings_of(kind)}
+    kinds = ("strategy", "model", "data", "problem", "engine")
+    known = {f"{kind}.{key}" for kind in kinds for key in settings_of(kind)}
+    known |= {f"problem.{key}" for key in ProblemNodes.model_fields}
     known |= {f"{section}.{key}" for section, model in FIXED.items() for key in model.model_fields}
     known |= {f"data.partition.{key}" for key in settings_of("partition")}
     known |= {"data.nodes", "data.partition", "data.shift"}
-    known |= {f"{kind}.name" for kind in ("strategy", "model", "data", "engine")}
+    known |= {f"{kind}.name" for kind in kinds}
     registry.add_plugin(ROOT / "examples" / "my_plugin.py")
     known |= {f"strategy.{key}" for key in settings_of("strategy")}
-    sections = "strategy|model|data|engine|evaluation|watch"
+    sections = "strategy|model|data|problem|engine|evaluation|watch"
     found = re.findall(rf"(?<![\w./])(?:{sections})\.[a-z_.]*[a-z_](?![\w(/])", prose(page))
     files = (".md", ".png", ".py", ".safetensors")
     assert {word for word in found if not word.endswith(files)} - known == set()
@@ -216,10 +225,17 @@ def test_engine_table_states_the_defaults() -> None:
 
 def test_top_level_keys_are_listed() -> None:
     part = section(ROOT / "docs" / "config.md", "Top level").split("###")[0]
-    assert {key for key, _ in TABLE_ROW.findall(part)} == set(load_config("fne_toy").to_dict())
+    both = {*load_config("fne_toy").to_dict(), *load_config("fdd_ea_ellipsoid").to_dict()}
+    assert {key for key, _ in TABLE_ROW.findall(part)} == both
 
 
-@pytest.mark.parametrize("kind", ["data", "partition", "strategy", "model"])
+def test_keys_of_every_problem_are_listed() -> None:
+    rows = dict(TABLE_ROW.findall(section(ROOT / "docs" / "fdd_ea.md", "Problems")))
+    shown = {key: {"null": "None"}.get(default, default) for key, default in rows.items()}
+    assert shown == {key: str(field.default) for key, field in ProblemNodes.model_fields.items()}
+
+
+@pytest.mark.parametrize("kind", ["data", "partition", "problem", "strategy", "model"])
 def test_everything_registered_is_named(kind: str) -> None:
     text = "\n".join(page.read_text() for page in [*PAGES, ROOT / "CHANGELOG.md"])
     assert [name for name in registry.catalogue(kind) if f"`{name}`" not in text] == []
@@ -243,9 +259,11 @@ def test_fields_of_a_run_are_documented(tmp_path: Path) -> None:
     ]
     overrides = ["strategy.rounds=2", "engine.threads=1", "watch.champions=1"]
     fields: tuple[set[str], set[str]] = (set(), set())
-    for strategy in ([], ["strategy=fedavg"]):
-        folder = tmp_path / (strategy or ["fne"])[0]
-        fne.train("fne_toy", [*strategy, *overrides], out=folder)
+    searches = ["strategy.runs=2", "strategy.rounds=1", "strategy.generations=1", "problem.nodes=3"]
+    runs = [("fne_toy", overrides), ("fne_toy", ["strategy=fedavg", *overrides]), ("fdd_ea_ellipsoid", searches)]
+    for number, (name, words) in enumerate(runs):
+        folder = tmp_path / str(number)
+        fne.train(name, words, out=folder)
         fields[0].update(*map(json.loads, (folder / "history.jsonl").read_text().splitlines()))
         fields[1].update(json.loads((folder / "summary.json").read_text()))
         for path in folder.rglob("*"):

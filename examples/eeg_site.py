@@ -1,0 +1,34 @@
+"""A data set for `tune_fedavg.py`: the part of UCI's EEG study that one of several sites has."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import torch
+
+from fne import Key, register, registry
+from fne.errors import SettingError
+from fne.types import Dataset, Samples
+
+
+@register("data", "of_site")
+def of_site(
+    *,
+    seed: int,
+    site: Annotated[int, Key("whose subjects", ge=0)],
+    sites: Annotated[int, Key("how many share the subjects", ge=1)] = 3,
+) -> Dataset:
+    """Recordings of UCI's EEG study of every `sites`-th subject, from number `site`; trials are split."""
+    whole: Dataset = registry.load("data", "eeg_uci")(seed=seed, split="trial")
+    if site >= sites:
+        raise SettingError("data.site", site, f"below data.sites = {sites}")
+
+    def own(part: Samples) -> Samples:
+        assert part.groups is not None
+        return part.take(torch.nonzero(part.groups % sites == site).flatten())
+
+    parts = {name: own(getattr(whole, name)) for name in ("train", "validation", "test")}
+    return Dataset(
+        name=f"{whole.name} of site {site}", classes=whole.classes, split=whole.split, source=whole.source,
+        group_names=whole.group_names, **parts,
+    )  # fmt: skip

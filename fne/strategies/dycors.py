@@ -1,0 +1,54 @@
+"""DYCORS: a cubic surrogate and dynamic coordinate search on values that are all in one place.
+
+Regis, Shoemaker, "Combining radial basis function surrogates and dynamic coordinate search in high-dimensional
+black-box expensive optimization", Engineering Optimization 45, 2013. What `fdd_ea_plus` does in its second phase, from
+the start and on pooled data.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from torch import Tensor
+
+from fne.registry import Key, register
+from fne.searching import draws
+from fne.space import SearchTask, Space
+from fne.surrogates.dycors import Dycors
+from fne.value_search import Archive, ValueSearch
+
+
+@register("strategy", "dycors")
+def dycors(
+    task: SearchTask,
+    *,
+    seed: int,
+    initial: Annotated[int | None, Key("points of the Latin hypercube; null: 5 d", unit="points", ge=1)] = None,
+    evaluations: Annotated[int | None, Key("after them; null: 6 d", unit="points", ge=0)] = None,
+    runs: Annotated[int, Key("side by side, of seeds seed, seed + 1, …", unit="runs", ge=1, le=1000)] = 1,
+) -> ValueSearch:
+    """Baseline on pooled data: a cubic surrogate, candidates about the best point with few coordinates changed."""
+    d = len(task.space)
+    queries = 6 * d if evaluations is None else evaluations
+    rule = _Rule(seed, Dycors(runs, d), queries, task.space)
+    return ValueSearch(
+        task, seed=seed, runs=runs, initial=5 * d if initial is None else initial, queries=queries,
+        propose=rule.propose, memory=rule,
+    )  # fmt: skip
+
+
+class _Rule:
+    """The search with draws of the run's seed."""
+
+    def __init__(self, seed: int, search: Dycors, horizon: int, space: Space) -> None:
+        self._seed, self._search, self._horizon, self._space = seed, search, horizon, space
+        self.state_dict, self.load_state_dict = search.state_dict, search.load_state_dict
+
+    def propose(self, step: int, known: Archive) -> Tensor:
+        """Return the next point, `[B, 1, d]`."""
+        generators = draws(self._seed, len(known.points), "candidates", step)
+        return known.proposed(self._search, generators, self._horizon, self._space)
+
+    def learn(self, step: int, known: Archive, values: Tensor) -> None:
+        """Take in what was measured."""
+        self._search.learn(values[:, 0], known.least)

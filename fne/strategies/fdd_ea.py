@@ -1,0 +1,135 @@
+"""FDD-EA: nodes keep what they measure and send small networks; the server averages them and says what is next.
+
+Jinjin Xu, Yaochu Jin, Wenli Du, Sai Gu, "A federated data-driven evolutionary algorithm",
+Knowledge-Based Systems 233, 2021.
+
+Deviations and readings
+- The width of a basis function is "selected according to the maximum distance between the centres". With one such
+  width for all, and the factor 2 of eq. (6), features are so large together that the descent at eta = 0.12 diverges
+  (eta times the squared features exceeds 2). `reading = workable`: the distance to the nearest other centre, without
+  the factor 2. `reading = literal` is the text's, and ends with an error that says so.
+- "Synchronise w_k <- w": only weights and bias are taken over; centres and widths are found anew by k-means on all that
+  a node has measured, every time, and put in order of their norm (11), so that weight j meets the j-th centre. With
+  `literal` all of w is taken over.
+- Samples are visited in ascending order of their values, at a constant rate. Such an epoch is one affine map.
+- The set S of step t measures x_p, trains, and is the one whose networks the next x_p comes from. At step 0 all nodes
+  measure the start.
+- (14) is weighted with p_k like (12); nodes with the same number of samples make it a plain mean. (16) divides K + 1
+  deviations by K, as printed.
+- Everything happens in the cube [-1, 1]^d that the bounds are mapped to. Norms (11) and widths scale along, so for
+  bounds that are symmetric about 0, as the paper's are, it is the same method; for others the origin is their middle.
+- `queries = distinct` ("lambda N for distinct x_p") is not described: each participant's point minimises the
+  acquisition with a mu of its own, exponentially distributed about `mu` (Hutter, Hoos, Leyton-Brown, "Parallel
+  algorithm configuration", 2012), since the same acquisition would give the same point.
+- The paper does not say how anybody learns of the best point, since values stay with the nodes. Here the run ends with
+  a release: each node tells its best point and value.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+import torch
+
+from fne.registry import Key, register
+from fne.searching import Participation, SurrogateRounds, release_request, released, start_points
+from fne.space import SearchTask
+from fne.types import Metrics, Request, Result, Round
+
+
+@register("strategy", "fdd_ea")
+class FddEa:
+    """Federated data-driven evolutionary search: surrogates travel, measurements stay with the nodes."""
+
+    def __init__(
+        self,
+        task: SearchTask,
+        *,
+        seed: int,
+        rounds: Annotated[
+            int | None, Key("queries; null: as many as 6 d evaluations allow", unit="rounds", ge=1)
+        ] = None,
+        initial: Annotated[
+            int | None, Key("points of the Latin hypercube that all nodes measure; null: 5 d", unit="points", ge=1)
+        ] = None,
+        participation: Annotated[float, Key("share of the nodes that take part in a round; lambda", gt=0, le=1)] = 0.1,
+        acquisition: Annotated[
+            Literal["f", "l", "g"], Key("F-LCB, L-LCB or G-LCB: mean of local and global models, local, or global")
+        ] = "f",
+        mu: Annotated[float, Key("standard deviations that the acquisition subtracts", ge=0)] = 2.0,
+        queries: Annotated[
+            Literal["same", "distinct"], Key("one point for all participants, or one for each: so many evaluations")
+        ] = "same",
+        centres: Annotated[int | None, Key("of a network; null: 2 d + 1; m", ge=1)] = None,
+        epochs: Annotated[int, Key("passes over a node's samples; E", unit="epochs", ge=1)] = 20,
+        lr: Annotated[float, Key("learning rate of the networks; eta", gt=0)] = 0.12,
+        reading: Annotated[
+            Literal["workable", "literal"], Key("of width and synchronisation: one that works, or the text's")
+        ] = "workable",
+        kmeans_starts: Annotated[int, Key("of k-means, of which the best is kept", ge=1, le=100)] = 1,
+        max_training_samples: Annotated[
+            int | None, Key("a node trains on so many of its best; null: all", unit="samples", ge=1)
+        ] = None,
+        population: Annotated[int, Key("of the genetic algorithm on the acquisition", ge=2, multiple_of=2)] = 100,
+        generations: Annotated[int, Key("of that algorithm; g", ge=1)] = 100,
+        release: Annotated[bool, Key("a last step: each node tells its best point and value")] = True,
+        runs: Annotated[int, Key("side by side, of seeds seed, seed + 1, …", unit="runs", ge=1, le=1000)] = 1,
+    ) -> None:
+        d = len(task.space)
+        self.seed, self.step, self._runs, self._release = seed, 0, runs, release
+        self._initial = 5 * d if initial is None else initial
+        participants = Participation(seed, runs, participation)
+        self._each = participants.count(task.nodes) if queries == "distinct" else 1
+        self._queries = math.ceil(6 * d / self._each) if rounds is None else rounds
+        self._rounds = SurrogateRounds(
+            task, seed=seed, runs=runs, start=start_points(task, seed, runs, self._initial),
+            participation=participants, distinct=queries == "distinct", acquisition=acquisition, mu=mu,
+            centres=2 * d + 1 if centres is None else centres, epochs=epochs, lr=lr, reading=reading,
+            starts=kmeans_starts, most=max_training_samples or 0, population=population, generations=generations,
+        )  # fmt: skip
+        self._result = Result("point", torch.full((runs, d), torch.nan, dtype=torch.float64))
+
+    @property
+    def horizon(self) -> int:
+        """The start, the queries, and the release."""
+        return 1 + self._queries + self._release
+
+    @property
+    def done(self) -> bool:
+        """Whether the horizon is reached."""
+        return self.step >= self.horizon
+
+    def ask(self, nodes: Sequence[str]) -> Request:
+        """Return the start for all nodes, a query for those that take part, or at the end the release."""
+        if self.step <= self._queries:
+            return self._rounds.request(self.step, nodes)
+        return release_request(self.seed, self.step, nodes)
+
+    def tell(self, round_: Round) -> Metrics:
+        """Average the networks and find the next point; at the end keep the best that nodes tell."""
+        figures: Metrics = {}
+        if self.step <= self._queries:
+            figures = self._rounds.learn(self.step, round_, propose=self.step < self._queries)
+            self._result = self._rounds.last
+        else:
+            self._result = released(round_)
+        queried = min(self.step, self._queries)
+        self.step += 1
+        return {"round": queried, "evaluations": self._initial + self._each * queried, **figures}
+
+    def result(self) -> Result:
+        """Return the best point of each run that nodes told, before that the one asked last."""
+        return self._result
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything that goes on."""
+        result = {"points": self._result.parameters, "values": self._result.values}
+        return {"step": self.step, "rounds": self._rounds.state_dict(), "result": result}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what `state_dict` returned."""
+        self.step = state["step"]
+        self._rounds.load_state_dict(state["rounds"])
+        self._result = Result("point", state["result"]["points"], values=state["result"]["values"])

@@ -1,0 +1,101 @@
+"""A Gaussian process and its lower confidence bound: Bayesian optimisation as most people know it.
+
+Cox, John, "SDO: a statistical method for global optimization", 1997; scikit-learn's `GaussianProcessRegressor`.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
+from torch import Tensor
+
+from fne.randomness import generator
+from fne.registry import Key, register
+from fne.space import SearchTask
+from fne.surrogates import rcga
+from fne.value_search import Archive, ValueSearch
+
+
+@register("strategy", "gp_lcb")
+def gp_lcb(
+    task: SearchTask,
+    *,
+    seed: int,
+    initial: Annotated[int | None, Key("points of the Latin hypercube; null: 5 d", unit="points", ge=1)] = None,
+    evaluations: Annotated[int | None, Key("after them; null: 6 d", unit="points", ge=0)] = None,
+    mu: Annotated[float, Key("standard deviations that the acquisition subtracts", ge=0)] = 2.0,
+    refit_every: Annotated[
+        int, Key("length scales are fitted anew every so many evaluations", unit="evaluations", ge=1)
+    ] = 10,
+    population: Annotated[int, Key("of the genetic algorithm on the acquisition", ge=2, multiple_of=2)] = 100,
+    generations: Annotated[int, Key("of that algorithm", ge=1)] = 50,
+    runs: Annotated[int, Key("one after another, of seeds seed, seed + 1, …", unit="runs", ge=1, le=1000)] = 1,
+) -> ValueSearch:
+    """Baseline on pooled data: a Gaussian process (Matern 5/2, a length scale a variable) and its LCB."""
+    d = len(task.space)
+    rule = _Process(seed, mu, refit_every, population, generations)
+    return ValueSearch(
+        task, seed=seed, runs=runs, initial=5 * d if initial is None else initial,
+        queries=6 * d if evaluations is None else evaluations, propose=rule.propose, memory=rule,
+    )  # fmt: skip
+
+
+class _Process:
+    """A process for each run; the hyper-parameters of its kernel are all that it remembers."""
+
+    def __init__(self, seed: int, mu: float, refit_every: int, population: int, generations: int) -> None:
+        self._seed, self._mu, self._every = seed, mu, refit_every
+        self._population, self._generations = population, generations
+        self._theta: dict[int, Any] = {}
+
+    def propose(self, step: int, known: Archive) -> Tensor:
+        """Return the point of least bound, `[B, 1, d]`."""
+        points = [self._one(run, step, x, y) for run, (x, y) in enumerate(zip(known.points, known.values, strict=True))]
+        return torch.stack(points).unsqueeze(1)
+
+    def _one(self, run: int, step: int, x: Tensor, y: Tensor) -> Tensor:
+        there = y.isfinite()
+        process = self._process(run, step, x[there].numpy(), y[there].numpy())
+
+        def bound(points: Tensor) -> Tensor:
+            mean, deviation = process.predict(points[0].numpy(), return_std=True)
+            return torch.from_numpy(mean - self._mu * deviation).unsqueeze(0)
+
+        best, _ = rcga.minimise(
+            bound, x.shape[1], [generator(self._seed + run, "search", step)],
+            population=self._population, generations=self._generations,
+        )  # fmt: skip
+        return best[0]
+
+    def _process(self, run: int, step: int, x: Any, y: Any) -> GaussianProcessRegressor:
+        theta = self._theta.get(run)
+        fresh = theta is None or (step - 1) % self._every == 0
+        d = x.shape[1]
+        kernel = ConstantKernel(1.0, (1e-2, 1e3)) * Matern([1.0] * d, (5e-2, 2e1), nu=2.5) + WhiteKernel(
+            1e-4, (1e-8, 1e-1)
+        )
+        if theta is not None:
+            kernel = kernel.clone_with_theta(np.asarray(theta))
+        process = GaussianProcessRegressor(kernel, normalize_y=True, optimizer="fmin_l_bfgs_b" if fresh else None)
+        with warnings.catch_warnings():  # at a bound, or not converged: the best found is taken
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            process.fit(x, y)
+        self._theta[run] = process.kernel_.theta
+        return process
+
+    def learn(self, step: int, known: Archive, values: Tensor) -> None:
+        """Remember nothing of single values: all is in what is known."""
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return the kernels' parameters."""
+        return {f"theta.{run}": torch.from_numpy(np.asarray(theta)) for run, theta in self._theta.items()}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Take over what `state_dict` returned."""
+        self._theta = {int(name.removeprefix("theta.")): theta.numpy() for name, theta in state.items()}

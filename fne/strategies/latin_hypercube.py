@@ -1,0 +1,22 @@
+"""A Latin hypercube of all evaluations at once: what any search must beat."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fne.registry import Key, register
+from fne.space import SearchTask
+from fne.value_search import ValueSearch
+
+
+@register("strategy", "latin_hypercube")
+def latin_hypercube(
+    task: SearchTask,
+    *,
+    seed: int,
+    initial: Annotated[int | None, Key("all evaluations; null: 11 d", unit="points", ge=1)] = None,
+    runs: Annotated[int, Key("side by side, of seeds seed, seed + 1, …", unit="runs", ge=1, le=1000)] = 1,
+) -> ValueSearch:
+    """Baseline on pooled data: points of a Latin hypercube, and no search."""
+    count = 11 * len(task.space) if initial is None else initial
+    return ValueSearch(task, seed=seed, runs=runs, initial=count)

@@ -1,0 +1,54 @@
+"""A real-coded genetic algorithm on the expensive objective itself: what surrogates must beat.
+
+Deb, "An efficient constraint handling method for genetic algorithms", 2000: binary tournaments, simulated binary
+crossover, polynomial mutation; parents are the best of all that is known.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import torch
+from torch import Tensor
+
+from fne.evolution import real_coded
+from fne.registry import Key, register
+from fne.searching import draws
+from fne.space import SearchTask
+from fne.value_search import Archive, ValueSearch
+
+
+@register("strategy", "rcga")
+def rcga(
+    task: SearchTask,
+    *,
+    seed: int,
+    initial: Annotated[int | None, Key("points of the Latin hypercube; null: 5 d", unit="points", ge=1)] = None,
+    evaluations: Annotated[int | None, Key("after them; null: 6 d", unit="points", ge=0)] = None,
+    population: Annotated[int, Key("parents, and children of a generation", ge=2, multiple_of=2)] = 20,
+    crossover_eta: Annotated[float, Key("index of simulated binary crossover", ge=0)] = 15.0,
+    mutation_eta: Annotated[float, Key("index of polynomial mutation", ge=0)] = 20.0,
+    runs: Annotated[int, Key("side by side, of seeds seed, seed + 1, …", unit="runs", ge=1, le=1000)] = 1,
+) -> ValueSearch:
+    """Baseline on pooled data: a real-coded genetic algorithm without a surrogate."""
+    d = len(task.space)
+
+    def propose(step: int, known: Archive) -> Tensor:
+        values = torch.where(known.values.isnan(), torch.inf, known.values)
+        parents, _ = real_coded.truncate(known.points, values, population)
+        generators = draws(seed, runs, "generation", step)
+
+        def uniform(*shape: int) -> Tensor:
+            return torch.stack([torch.rand(shape, generator=g, dtype=torch.float64) for g in generators])
+
+        chosen = real_coded.take(parents, real_coded.binary_tournament(uniform(population, 2), parents.shape[1]))
+        first, second = chosen.chunk(2, dim=1)
+        children = real_coded.sbx(first, second, uniform(population // 2, d), eta=crossover_eta, chance=0.5)
+        return real_coded.polynomial_mutation(
+            children.flatten(1, 2), uniform(population, d), eta=mutation_eta, chance=1 / d
+        )
+
+    return ValueSearch(
+        task, seed=seed, runs=runs, initial=5 * d if initial is None else initial,
+        queries=6 * d if evaluations is None else evaluations, each=population, propose=propose,
+    )  # fmt: skip

@@ -1,0 +1,1 @@
+"""Models of an expensive objective, and where to evaluate it next."""

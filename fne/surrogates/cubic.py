@@ -1,0 +1,75 @@
+"""The cubic radial basis function with a linear tail: a central surrogate that goes through its samples.
+
+    s(x) = sum_j w_j |x - x_j|^3 + c + b'x,   sum_j w_j = 0,   sum_j w_j x_j = 0
+
+Shapes: `B` runs, `n` samples, `c` points, `d` variables. A small ridge on the kernel keeps the equations solvable where
+samples are close to each other or the same. It has no length scale to be found: that is what it has over a Gaussian one
+with so few samples.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+RIDGE = 1e-8
+FLOOR = 1e-12
+"""Of the linear tail; it decides only where there are fewer than d + 1 samples, or all are in a plane."""
+
+
+def distances(a: Tensor, b: Tensor) -> Tensor:
+    """Return Euclidean distances `[..., m, n]` of `a [..., m, d]` to `b [..., n, d]`, by one matrix product."""
+    return torch.cdist(a, b, compute_mode="use_mm_for_euclid_dist")
+
+
+@dataclass(frozen=True)
+class Cubic:
+    """What `fit` found; all tensors have the same leading axes, none or `[B]`.
+
+    Args:
+        centres: the samples, `[..., n, d]`.
+        weights: theirs, `[..., n]`, 0 where they are not valid.
+        constant: of the tail, `[...]`.
+        slopes: of the tail, `[..., d]`.
+    """
+
+    centres: Tensor
+    weights: Tensor
+    constant: Tensor
+    slopes: Tensor
+
+    def predict(self, x: Tensor) -> Tensor:
+        """Return the values `[..., c]` at `x [..., c, d]`."""
+        return self.predict_from(x, distances(x, self.centres))
+
+    def predict_from(self, x: Tensor, r: Tensor) -> Tensor:
+        """Return the values `[..., c]` at `x [..., c, d]`, whose distances to the centres `r [..., c, n]` are known."""
+        waves = r.pow(3) @ self.weights.unsqueeze(-1)
+        return (waves + x @ self.slopes.unsqueeze(-1)).squeeze(-1) + self.constant.unsqueeze(-1)
+
+
+def fit(x: Tensor, y: Tensor, valid: Tensor) -> Cubic:
+    """Return the interpolant of the valid samples of each run; with none it is 0.
+
+    Args:
+        x: `[B, n, d]`, about the size of the cube [-1, 1]^d, which the ridge is for.
+        y: `[B, n]`.
+        valid: bool `[B, n]`; other rows have no influence, whatever they hold.
+    """
+    runs, count, dim = x.shape
+    x = x.where(valid.unsqueeze(-1), 0.0)
+    mask = valid.to(x.dtype)
+    tail = torch.cat([mask.unsqueeze(-1), x], dim=-1)
+    kernel = distances(x, x).pow(3) * mask.unsqueeze(1) * mask.unsqueeze(2)
+    kernel.diagonal(dim1=1, dim2=2).copy_(torch.where(valid, RIDGE, 1.0))  # others: weight 0
+    system = x.new_zeros(runs, count + dim + 1, count + dim + 1)
+    system[:, :count, :count] = kernel
+    system[:, :count, count:] = tail
+    system[:, count:, :count] = tail.mT
+    system[:, count:, count:].diagonal(dim1=1, dim2=2).fill_(-FLOOR)
+    values = torch.cat([y.where(valid, 0.0), y.new_zeros(runs, dim + 1)], dim=1)
+    solution = torch.linalg.solve_ex(system, values.unsqueeze(-1)).result.squeeze(-1)
+    weights, constant, slopes = solution.split([count, 1, dim], dim=1)
+    return Cubic(x, weights, constant.squeeze(1), slopes)

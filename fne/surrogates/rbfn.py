@@ -1,0 +1,200 @@
+"""Radial-basis-function networks of many nodes at once: training, prediction, and their sorted average.
+
+Shapes: `...` any number of leading axes (runs, nodes), `L` pairs of node and run, `K` nodes, `n` samples, `m` centres,
+`d` variables. A network is `f(x) = sum_j a_j exp(-(|x - c_j| / s_j)^2) + b`.
+
+Source: Xu, Jin, Du, Gu, "A federated data-driven evolutionary algorithm" (FDD-EA), sections II-B and III-C.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fne.evolution.real_coded import take
+from fne.surrogates.kmeans import kmeans
+
+Reading = Literal["workable", "literal"]
+"""How width and synchronisation are read, see `fit`."""
+_NARROWEST = 1e-6
+"""The least width. Centres nearer than this, in a cube of side 2, are the same one."""
+_ROWS = 64
+"""Samples are padded to a multiple: the last bits of products of matrices depend on the rows' number and place in
+memory, and a run alone has other padding than one among others."""
+_ELEMENTS = 2**19
+"""Products of two samples' features held at a time: what the processor's cache takes."""
+
+
+@dataclass(frozen=True)
+class Network:
+    """Networks with leading axes in common: `centres [..., m, d]`, `widths` and `weights [..., m]`, `bias [...]`."""
+
+    centres: Tensor
+    widths: Tensor
+    weights: Tensor
+    bias: Tensor
+
+
+def fit(
+    x: Tensor,
+    y: Tensor,
+    valid: Tensor,
+    weights: Tensor,
+    bias: Tensor,
+    u: Tensor,
+    *,
+    epochs: int,
+    lr: float,
+    reading: Reading = "workable",
+    received: Network | None = None,
+) -> Network:
+    """Train a network on each node's samples by incremental gradient descent from the weights and bias given.
+
+    One sample a step, in ascending y, at a constant rate, on `0.5 (f(x) - y)^2`. Under the reading
+
+    - `workable`, centres are found by k-means on the samples every time and put in order of their norm, so that start
+      weight j meets the j-th of them; a width is the distance from a centre to the nearest other one;
+    - `literal`, all of the network that was received goes on, its centres and widths too; without one, centres are
+      found as above, and all widths are sqrt(2) times the largest distance between two of them: eq. (6).
+
+    Training can diverge: weights and bias are infinite or NaN then, and no error is raised.
+
+    Args:
+        x, y, valid: samples `[L, n, d]`, values `[L, n]`, and which rows count, bool `[L, n]`; others are never read.
+        weights, bias: the start, `[L, m]` and `[L]`.
+        u: uniform numbers `[L, starts, m]` for `kmeans`.
+        epochs, lr: how often each sample is visited, and the learning rate.
+        received: read by `literal` alone.
+    """
+    padding = -x.shape[1] % _ROWS
+    x, y, valid = F.pad(x, (0, 0, 0, padding)), F.pad(y, (0, padding)), F.pad(valid, (0, padding))
+    if reading == "literal" and received is not None:
+        centres, widths = received.centres, received.widths
+    else:
+        centres = by_norm(kmeans(x, valid, u))
+        widths = nearest_widths(centres) if reading == "workable" else largest_widths(centres)
+    order = y.where(valid, math.inf).argsort(dim=1, stable=True)
+    x, y, valid = take(x, order), y.gather(1, order), valid.gather(1, order)
+    features = basis(centres, widths, x.where(valid.unsqueeze(-1), 0))
+    features = torch.cat([features, torch.ones_like(y).unsqueeze(1)], dim=1).mul_(valid.unsqueeze(1))
+    start = torch.cat([weights, bias.unsqueeze(-1)], dim=-1)
+    trained = descend(features, y.where(valid, 0), start, epochs=epochs, lr=lr)
+    return Network(centres, widths, trained[:, :-1], trained[:, -1])
+
+
+def descend(features: Tensor, y: Tensor, start: Tensor, *, epochs: int, lr: float) -> Tensor:
+    """Return the weights `[L, m]` after gradient descent, one column after another of `features [L, m, n]`, `y [L, n]`.
+
+    In a fixed order that is the same affine map every epoch: the errors r met on the way solve
+    `(I + lr strictly_lower(F^T F)) r = y - F^T w`, and the weights end at `w + lr F r`. A column of zeros with y = 0
+    does nothing.
+    """
+    size = max(1, _ELEMENTS // features.shape[2] ** 2)
+    parts = (slice(i, i + size) for i in range(0, len(y), size))
+    return torch.cat([_descend(features[part], y[part], start[part], epochs, lr) for part in parts])
+
+
+def _descend(features: Tensor, y: Tensor, w: Tensor, epochs: int, lr: float) -> Tensor:
+    """Do what `descend` does, all nodes at once."""
+    lower = torch.bmm(features.mT, features).mul_(lr).tril_(-1)
+    right = torch.cat([features, y.unsqueeze(1)], dim=1).mT
+    errors = torch.linalg.solve_triangular(lower, right, upper=False, unitriangular=True)
+    change = torch.bmm(features, errors).mul_(lr)
+    matrix, shift = change[..., :-1].contiguous(), change[..., -1]
+    for _ in range(epochs):
+        w = w - (matrix * w.unsqueeze(1)).sum(dim=-1) + shift
+    return w
+
+
+def by_norm(centres: Tensor) -> Tensor:
+    """Return centres `[..., m, d]` in ascending order of their squared norm, eq. (11); ties keep their place."""
+    order = centres.square().sum(dim=-1).argsort(dim=-1, stable=True)
+    return take(centres, order)
+
+
+def nearest_widths(centres: Tensor) -> Tensor:
+    """Return each centre's distance to the nearest other one, `[..., m]`; 1 where there is no other."""
+    apart = _distances(centres)
+    apart = apart.where(apart > _NARROWEST, math.inf).amin(dim=-1)
+    return apart.where(apart < math.inf, 1.0)
+
+
+def largest_widths(centres: Tensor) -> Tensor:
+    """Return sqrt(2) times the largest distance between two centres, for each, `[..., m]`: eq. (6) has a factor 2."""
+    largest = _distances(centres).amax(dim=(-2, -1)).clamp(min=_NARROWEST)
+    return (math.sqrt(2) * largest).unsqueeze(-1).repeat_interleave(centres.shape[-2], dim=-1)
+
+
+def _distances(centres: Tensor) -> Tensor:
+    """Return the distances of all pairs, `[..., m, m]`, from differences: those of near centres are exact, too."""
+    return torch.cdist(centres, centres, compute_mode="donot_use_mm_for_euclid_dist")
+
+
+def basis(centres: Tensor, widths: Tensor, x: Tensor) -> Tensor:
+    """Return `exp(-(|x_i - c_j| / s_j)^2)` of points `[..., n, d]`, `[..., m, n]`."""
+    return _gaussians(_left(centres, widths), _right(x))
+
+
+def predictor(network: Network) -> Callable[[Tensor], Tensor]:
+    """Return a function from points `[..., n, d]` to predictions `[..., n]`, with all that can be prepared prepared."""
+    left, weights, bias = _left(network.centres, network.widths), network.weights.unsqueeze(-2), network.bias[..., None]
+
+    def predict_at(x: Tensor) -> Tensor:
+        return torch.matmul(weights, _gaussians(left, _right(x))).squeeze(-2) + bias
+
+    return predict_at
+
+
+def predict(network: Network, x: Tensor) -> Tensor:
+    """Return the predictions `[..., n]` at points `[..., n, d]`; leading axes are broadcast."""
+    return predictor(network)(x)
+
+
+def sorted_average(network: Network, shares: Tensor) -> Network:
+    """Return the weighted average of networks `[..., K]`, each with its centres in order of their norm. Algorithm 2.
+
+    Args:
+        network: with leading axes `[..., K]`; one without a share is never read.
+        shares: the weights p_k `[..., K]`, of sum 1; a node that is out has 0.
+    """
+    ordered = _ordered(network)
+
+    def mean(values: Tensor) -> Tensor:  # eq. (12)
+        p = shares.to(values).view(*shares.shape, *[1] * (values.ndim - shares.ndim))
+        return (p * values).where(p > 0, 0).sum(dim=shares.ndim - 1)
+
+    averaged = Network(mean(ordered.centres), mean(ordered.widths), mean(ordered.weights), mean(network.bias))
+    return _ordered(averaged)
+
+
+def _ordered(network: Network) -> Network:
+    """Return the network with centres, widths and weights in ascending order of the centres' squared norm. Eq. (11)."""
+    order = network.centres.square().sum(dim=-1).argsort(dim=-1, stable=True)
+    centres, widths, weights = take(network.centres, order), network.widths.gather(-1, order), network.weights
+    return Network(centres, widths, weights.gather(-1, order), network.bias)
+
+
+def _left(centres: Tensor, widths: Tensor) -> Tensor:
+    """Return `[..., m, d + 2]`, of which the product with `_right(x)` is `-(|x - c| / s)^2`."""
+    narrow = widths.square().reciprocal().unsqueeze(-1)
+    return torch.cat([2 * centres * narrow, -narrow, -centres.square().sum(dim=-1, keepdim=True) * narrow], dim=-1)
+
+
+def _right(x: Tensor) -> Tensor:
+    """Return `[..., d + 2, n]`: the points, their squares and ones."""
+    squares = x.square().sum(dim=-1).unsqueeze(-2)
+    return torch.cat([x.mT, squares, torch.ones_like(squares)], dim=-2)
+
+
+def _gaussians(left: Tensor, right: Tensor) -> Tensor:
+    """Return the exponential of the product `[..., m, n]`.
+
+    Rounding can make the exponent positive. What underflows would be a hundred times slower, and e^-80 is as good.
+    """
+    return torch.matmul(left, right).clamp_(min=-80, max=0).exp_()

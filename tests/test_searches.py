@@ -1,0 +1,155 @@
+"""Every registered search strategy and problem keeps its contract; a new one is held to it by itself."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fne.config import load_config
+from fne.engines.local import LocalEngine
+from fne.loop import run
+from fne.registry import catalogue, entry, load
+from fne.search import Search, build_search
+from fne.space import Problem
+from fne.training import train
+from fne.types import AGGREGATE, Request, Strategy
+from fne.watch.history import read_history
+
+SEARCHES = [name for name, found in catalogue("strategy").items() if found.task == "SearchTask"]
+PROBLEMS = [
+    name
+    for name, found in catalogue("problem").items()
+    if "dim" in found.settings and not found.module.startswith("fne_plugin_")
+]
+"""Test functions; a user's own are in test_own_problems.py."""
+SMALL = {"population": 8, "generations": 4, "rounds": 5, "evaluations": 5, "refit_every": 3}
+"""Of the settings that a strategy has, those that make it fast."""
+
+
+def settings(name: str, **more: Any) -> dict[str, Any]:
+    known = entry("strategy", name).settings
+    small = {key: value for key, value in SMALL.items() if key in known}
+    return {
+        "name": "run", "problem": {"name": "rastrigin", "dim": 2, "nodes": 7, "shift": 0.2},
+        "strategy": {"name": name, **small, **more.pop("strategy", {})}, "engine": {"threads": 1},
+        "watch": {"tensorboard": False, "checkpoint_every": 3}, **more,
+    }  # fmt: skip
+
+
+def search(name: str, **more: Any) -> tuple[Search, LocalEngine]:
+    config = load_config(settings(name, **more))
+    made = build_search(config)  # type: ignore[arg-type]
+    return made, LocalEngine(made.worker)
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+def test_search_keeps_the_contract(name: str) -> None:
+    made, engine = search(name, strategy={"runs": 2})
+    strategy = made.strategy
+    assert isinstance(strategy, Strategy)
+    horizon = strategy.horizon
+    while not strategy.done:
+        step = strategy.step
+        request = strategy.ask(engine.nodes)
+        assert isinstance(request, Request)
+        assert set(request.nodes) <= set(engine.nodes)
+        assert len(set(request.nodes)) == len(request.nodes) > 0
+        assert request.header.step == step
+        again = strategy.ask(engine.nodes)  # asking decides nothing
+        assert (again.nodes, again.options) == (request.nodes, request.options)
+        assert all(torch.equal(again.common[key], value) for key, value in request.common.items())
+        points = request.common.get("points")
+        assert points is None or bool((points.abs() <= 1).all())
+        metrics = strategy.tell(engine.send(again))
+        assert strategy.step == step + 1
+        assert step - 2 <= metrics["round"] <= step  # beside the queries a start, values of old points, a release
+        assert metrics["evaluations"] > 0
+        result = strategy.result()
+        assert (result.kind, tuple(result.parameters.shape)) == ("point", (2, 2))
+    assert strategy.step == horizon
+    final = strategy.result()
+    assert final.values is not None
+    # what was found is what the problem says of the point, and no node has anything better
+    value = made.problem.measure(final.parameters.unsqueeze(1), torch.tensor([0, 1]), ["a", "a"])[:, 0]
+    torch.testing.assert_close(final.values, value)
+    best = torch.stack([node.memory["measured"].nan_to_num(torch.inf).amin(1) for node in made.worker.nodes.values()])
+    torch.testing.assert_close(final.values, best.amin(dim=0))
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+def test_search_goes_on_from_its_checkpoint_bit_for_bit(name: str, tmp_path: Path) -> None:
+    whole = train(settings(name), out=tmp_path / "whole")
+    steps = whole["steps"]
+    if steps > 1:
+        stopped = train(settings(name), out=tmp_path / "part", stop_after=steps // 2)
+        assert not stopped["finished"]
+    resumed = train(None, resume=tmp_path / "part") if steps > 1 else train(settings(name), out=tmp_path / "part")
+    for key in ("best_value", "best_point", "best_values_exact", "evaluations", "bytes_up_per_node"):
+        assert resumed[key] == whole[key]
+    lines = [
+        [{k: v for k, v in line.items() if k != "seconds"} for line in read_history(tmp_path / n)]
+        for n in ("whole", "part")
+    ]
+    assert lines[0] == lines[1]
+    solution = json.loads((tmp_path / "whole" / "solution.json").read_text())
+    assert solution["best_value"] == whole["best_value"] == min(solution["best_values"])
+    assert set(solution["best_point"]) == {"x1", "x2"}
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+def test_runs_side_by_side_are_the_runs_of_their_seeds(name: str, tmp_path: Path) -> None:
+    before = torch.get_rng_state(), np.random.get_state()[1].copy()  # type: ignore[index] # noqa: NPY002
+    together = train(settings(name, strategy={"runs": 3}, seed=4), out=tmp_path / "all")
+    alone = [train(settings(name, seed=seed), out=tmp_path / str(seed)) for seed in (4, 5, 6)]
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert np.array_equal(np.random.get_state()[1], before[1])  # type: ignore[index] # noqa: NPY002
+    expected = [summary["best_value"] for summary in alone]
+    assert together["best_values_exact"] == pytest.approx(expected, rel=1e-5)
+    assert together["best_value"] == pytest.approx(min(expected), rel=1e-5)
+    assert len({round(value, 6) for value in expected}) == 3
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+def test_search_with_integers_a_single_variable_and_failures(name: str, tmp_path: Path) -> None:
+    plugin = Path(__file__).parent / "plugins" / "odd_problem.py"
+    config = settings(name, problem={"name": "odd", "nodes": 2}, plugins=[str(plugin)])
+    summary = train(config, out=tmp_path / "run")
+    assert isinstance(summary["best_point"]["n"], int)
+    assert summary["best_value"] == (summary["best_point"]["n"] - 6) ** 2
+    assert summary["best_value"] <= 1
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+def test_sums_are_asked_for_wherever_values_are_told(name: str) -> None:
+    """What a server may see: of `fdd_ea` no value before the release, of the others sums alone."""
+    made, engine = search(name)
+    seen: list[str] = []
+
+    def look(strategy: Strategy, round_: Any, metrics: Any) -> None:
+        seen.extend(key for reply in round_.replies for key in reply.payload if reply.node != AGGREGATE)
+
+    run(made.strategy, engine, callbacks=[look])
+    told = {"centres", "widths", "weights", "bias", "samples"}
+    assert set(seen) - told <= {"point", "value"}
+    assert seen.count("value") in (0, len(engine.nodes))  # at the release, once a node
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_problem_keeps_the_contract(name: str) -> None:
+    for changed in ({}, {"shift": 0.5}, {"shift": 0.5, "rotate": True}):
+        problem: Problem = load("problem", name)(dim=4, **changed)
+        draw = torch.Generator().manual_seed(0)
+        points = 2 * torch.rand(3, 6, 4, generator=draw, dtype=torch.float64) - 1
+        seeds = torch.tensor([5, 7, 5])
+        values = problem.measure(points, seeds, ["a", "b", "c"])
+        assert (values.dtype, tuple(values.shape)) == (torch.float64, (3, 6))
+        assert bool((values >= (problem.optimum or 0)).all())
+        assert torch.equal(values, problem.measure(points, seeds, ["x", "y", "z"]))
+        assert torch.equal(values[1:2], problem.measure(points[1:2], seeds[1:2], ["b"]))
+        user = problem.space.to_user(points)
+        torch.testing.assert_close(problem.space.to_cube(user), points)
