@@ -1,7 +1,8 @@
-"""The FSI paper's Table 1 and Figures 7 to 10, and what losses reveal.
+"""The FSI paper's Table 1 and Figures 7 to 10, both methods on housing, and what losses reveal.
 
     python benchmarks/fsi.py table1 --epochs 1000000 --out runs/fsi
-    python benchmarks/fsi.py alpha --epochs 1000000 --out runs/fsi
+    python benchmarks/fsi.py alpha --epochs 300000 --out runs/fsi
+    python benchmarks/fsi.py housing --epochs 8000
     python benchmarks/fsi.py recover
     python benchmarks/fsi.py digits runs/bench/fsi/fsi_one_class-s*
 
@@ -13,6 +14,7 @@ from the nodes' reduced samples, as with `exact_reduction`. A test holds this to
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import time
 from collections.abc import Iterator, Sequence
@@ -25,8 +27,10 @@ from torch import Tensor
 from fne.config import load_config
 from fne.engines.local import LocalEngine
 from fne.evolution import reduction
-from fne.evolution.swarm import Swarm
+from fne.evolution.population import cleaned
+from fne.evolution.swarm import Swarm, gains
 from fne.experiment import Experiment, build, load_dataset
+from fne.files import write_atomically
 from fne.runfolder import load_model
 from fne.types import Header, Request
 from fne.watch.history import read_history
@@ -46,6 +50,9 @@ ALPHAS = (0.0005, 0.001, 0.005, 0.01, 0.05, 0.1)
 SHOWN = ((0.0, 0.0), (0.0, 0.6), (0.0, 1.0), (0.2, 0.8), (0.4, 0.0), (0.4, 0.6))
 """Cells of which the way is printed."""
 RECORDED = 200
+EPOCHS = {"table1": 1_000_000, "alpha": 300_000, "housing": 8000}
+SHARED = "strategy=fsi_shared strategy.loss=mse strategy.exact_reduction=true strategy.validate_every=0"
+METHODS = {"fsi": "", "fsi_shared": SHARED, "fsi_shared, one width": f"{SHARED} strategy.widths=0"}
 
 
 def experiment(cells: Sequence[tuple[float, float]], swarms: int, seed: int = 0, **more: Any) -> Experiment:
@@ -67,7 +74,7 @@ def steps(made: Experiment, epochs: int) -> Iterator[tuple[int, Tensor]]:
 
     def losses(positions: Tensor) -> Tensor:
         means = reduction.squared_errors(pooled, positions.flatten(0, 1)) / samples
-        return torch.nan_to_num(means, nan=torch.inf).view(positions.shape[:2])
+        return cleaned(means.view(positions.shape[:2]))[0]
 
     standing = losses(swarm.positions)
     swarm.best = standing.argmin(dim=1, keepdim=True)
@@ -76,10 +83,11 @@ def steps(made: Experiment, epochs: int) -> Iterator[tuple[int, Tensor]]:
         trials = swarm.rule.trials(epoch, swarm.positions, swarm.leaders())
         found = losses(trials)
         better = (found < standing).unsqueeze(2)
+        told = swarm.rule.decide(gains(found, standing).unsqueeze(2))
         swarm.positions = torch.where(better, trials, swarm.positions)
         standing = torch.minimum(standing, found)
         swarm.best = standing.argmin(dim=1, keepdim=True)
-        swarm.rule.learn(better, swarm.best, {})
+        swarm.rule.learn(better, swarm.best, told)
         yield epoch, standing
 
 
@@ -89,40 +97,64 @@ def test_errors(made: Experiment) -> Tensor:
     return made.evaluator.evaluate(leaders, made.dataset.test, loss="mse")["loss"]
 
 
+def alike(made: Experiment, swarms: int) -> Experiment:
+    """Let the swarms of all cells begin where those of the first one do."""
+    swarm: Swarm = made.strategy.lineage  # type: ignore[attr-defined]
+    swarm.positions = swarm.positions[:swarms].repeat(len(swarm.positions) // swarms, 1, 1)
+    return made
+
+
+def identity(made: Experiment) -> dict[str, Any]:
+    """Return what a record is of: all settings, the seed and the cells among them, and where the particles begin."""
+    positions: Tensor = made.strategy.lineage.positions  # type: ignore[attr-defined]
+    return {
+        "settings": made.config.to_dict(),
+        "begins": hashlib.sha256(positions.numpy().tobytes()).hexdigest(),
+    }
+
+
 def recorded(made: Experiment, epochs: int, path: Path) -> dict[str, Any]:
-    """Run so many epochs; writes and returns when it was looked, all swarms' test errors then, processor seconds."""
-    if path.exists() and json.loads(path.read_text())["epochs"][-1] == epochs:
-        return json.loads(path.read_text())  # type: ignore[no-any-return]
+    """Run so many epochs; writes and returns when it was looked, all swarms' test errors then, processor seconds.
+
+    A record that is there already is returned if it is of the same, and else written anew.
+    """
+    what: dict[str, Any] = json.loads(json.dumps(identity(made)))
+    if path.exists():
+        result: dict[str, Any] = json.loads(path.read_text())
+        if result.get("of") == what and result["epochs"][-1:] == [epochs]:
+            return result
     path.parent.mkdir(parents=True, exist_ok=True)
     wanted = {round(epochs ** (i / RECORDED)) for i in range(RECORDED + 1)}
-    result: dict[str, Any] = {"epochs": [], "errors": []}
+    result = {"of": what, "epochs": [], "errors": []}
     begun = time.process_time()
     for epoch, _ in steps(made, epochs):
         if epoch in wanted:
             result["epochs"].append(epoch)
             result["errors"].append(test_errors(made).tolist())
             result["seconds"] = time.process_time() - begun
-            path.write_text(json.dumps(result))  # a run that is broken off leaves what it has
+            write_atomically(path, json.dumps(result).encode())  # a run that is broken off leaves what it has
     return result
 
 
-def draw(curves: dict[str, tuple[list[int], list[float]]], what: str, path: Path) -> None:
-    """Write curves over epochs to a PNG."""
+def draw(
+    curves: dict[str, tuple[list[int], list[float]]], what: str, path: Path, *, x: str = "linear", y: str = "log"
+) -> None:
+    """Write curves over epochs to a PNG; `x` and `y` are the scales of the axes."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 5), layout="constrained")
     axes = figure.subplots()
     for name, (at, values) in curves.items():
         axes.plot(at, values, label=name)
-    axes.set(xlabel="epoch", ylabel=what, yscale="log")
+    axes.set(xlabel="epoch", ylabel=what, xscale=x, yscale=y)
     axes.legend(ncols=2)
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=100)
+    figure.savefig(path, dpi=80)
 
 
-def table1(epochs: int, swarms: int, out: Path) -> None:
+def table1(epochs: int, swarms: int, seed: int, out: Path) -> None:
     """Print Table 1 beside the paper's, whether the benchmark is reached, and what Figure 7 shows."""
-    made = experiment(list(PAPER), swarms)
+    made = experiment(list(PAPER), swarms, seed)
     run = recorded(made, epochs, out / f"table1-{epochs}.json")
     errors = torch.tensor(run["errors"], dtype=torch.float64).view(len(run["epochs"]), len(PAPER), swarms)
     print("| w1 | w2 | paper | mean ± s.d. | lowest | highest | within .001 of the benchmark |")
@@ -139,16 +171,17 @@ def table1(epochs: int, swarms: int, out: Path) -> None:
     late = [k for k, epoch in enumerate(run["epochs"]) if epoch >= epochs // 10]
     at = [run["epochs"][k] for k in late]
     curves = {f"w = {c}": (at, errors[late, p].mean(dim=1).tolist()) for c, p in zip(SHOWN, places, strict=True)}
-    draw(curves, "test MSE", out / "figure7.png")
+    draw(curves, "test MSE", out / "figure7.png", y="linear")
     print(f"\n{run['seconds']:.0f} processor seconds for {len(PAPER) * swarms} swarms")
 
 
-def alphas(epochs: int, swarms: int, out: Path) -> None:
-    """Print Figure 8: alpha that is fixed, and the adaptive one, at w = (0, 0.6)."""
+def alphas(epochs: int, swarms: int, seed: int, out: Path) -> None:
+    """Print and draw Figure 8: alpha that is fixed, and the adaptive one, at w = (0, 0.6), from the same positions."""
     cells = [(0.0, 0.6)] * len(ALPHAS)
     still = {"strategy.adaptive": False, "strategy.alpha": list(ALPHAS)}
-    fixed = recorded(experiment(cells, swarms, **still), epochs, out / f"fixed-{epochs}.json")
-    adaptive = recorded(experiment([(0.0, 0.6)], swarms), epochs, out / f"adaptive-{epochs}.json")
+    fixed = recorded(alike(experiment(cells, swarms, seed, **still), swarms), epochs, out / f"fixed-{epochs}.json")
+    adaptive = recorded(experiment(cells[:1], swarms, seed), epochs, out / f"adaptive-{epochs}.json")
+    curves = {}
     print(
         "| alpha | "
         + " | ".join(f"epoch {round(epochs * share)}" for share in (0.01, 0.1, 1.0))
@@ -156,12 +189,39 @@ def alphas(epochs: int, swarms: int, out: Path) -> None:
     )
     for name, run, row in [*((f"{a}", fixed, n) for n, a in enumerate(ALPHAS)), ("adaptive", adaptive, 0)]:
         shown = []
+        errors = torch.tensor(run["errors"]).view(len(run["epochs"]), -1, swarms)[:, row]
+        curves[f"alpha = {name}"] = run["epochs"], errors.mean(dim=1).tolist()
         for share in (0.01, 0.1, 1.0):
             k = min(range(len(run["epochs"])), key=lambda k: abs(run["epochs"][k] - share * epochs))
-            values = torch.tensor(run["errors"][k]).view(-1, swarms)[row]
-            shown.append(f"{values.mean():.2f} ± {values.std():.2f}")
+            shown.append(f"{errors[k].mean():.2f} ± {errors[k].std():.2f}")
         print(f"| {name} | " + " | ".join(shown) + " |")
+    draw(curves, "test MSE", out / "figure8.png", x="log")
     print(f"\n{fixed['seconds'] + adaptive['seconds']:.0f} processor seconds")
+
+
+def housing(epochs: int) -> None:
+    """Print training loss and test MSE of both methods on the way, features as they are and standardised, seeds 0-2."""
+    shown = [round(epochs * share) for share in (1 / 16, 1 / 4, 1)]
+    print("| features | method | " + " | ".join(f"epoch {epoch}" for epoch in shown) + " | test MSE | CPU (s) |")
+    print("|---|---|" + "---:|" * (len(shown) + 2))
+    commands = {name: f"{words} strategy.rounds={epochs + 1}".strip() for name, words in METHODS.items()}
+    for standardise in (False, True):
+        for name, words in commands.items():
+            losses, errors = [], []
+            begun = time.process_time()
+            for seed in range(3):
+                more = [f"seed={seed}", f"data.standardise={str(standardise).lower()}"]
+                made = build(load_config("fsi_housing", [*words.split(), *more]))
+                way = {epoch: float(standing.min()) for epoch, standing in steps(made, epochs) if epoch in shown}
+                losses.append([way[epoch] for epoch in shown])
+                errors.append(test_errors(made))
+            values = torch.cat([torch.tensor(losses), torch.stack(errors)], dim=1)
+            cells = [f"{a:.3f} ± {b:.3f}" for a, b in zip(values.mean(dim=0), values.std(dim=0), strict=True)]
+            seconds = (time.process_time() - begun) / 3
+            print(
+                f"| {'standardised' if standardise else 'raw'} | {name} | " + " | ".join(cells) + f" | {seconds:.1f} |"
+            )
+    print("\n" + "\n".join(f"- {name}: `fne train fsi_housing {words}`" for name, words in commands.items()))
 
 
 def recover() -> None:
@@ -223,19 +283,23 @@ def digits(folders: Sequence[Path], out: Path) -> None:
 def main() -> None:
     """Run one experiment and print its tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["table1", "alpha", "recover", "digits"])
+    parser.add_argument("what", choices=["table1", "alpha", "housing", "recover", "digits"])
     parser.add_argument("folders", nargs="*", type=Path, help="of digits: run folders of fsi_mnist")
-    parser.add_argument("--epochs", type=int, default=1_000_000)
+    parser.add_argument("--epochs", type=int, help=", ".join(f"{what}: {count:,}" for what, count in EPOCHS.items()))
     parser.add_argument("--swarms", type=int, default=3, help="independent swarms of each cell")
+    parser.add_argument("--seed", type=int, default=0, help="of the swarms of table1 and alpha")
     parser.add_argument("--out", type=Path, default=Path("runs/fsi"), help="what was recorded is kept there")
     arguments = parser.parse_args()
+    epochs = arguments.epochs or EPOCHS.get(arguments.what, 0)
     if arguments.what == "recover":
         recover()
+    elif arguments.what == "housing":
+        housing(epochs)
     elif arguments.what == "digits":
         digits(arguments.folders, arguments.out)
     else:
         run = table1 if arguments.what == "table1" else alphas
-        run(arguments.epochs, arguments.swarms, arguments.out)
+        run(epochs, arguments.swarms, arguments.seed, arguments.out)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from fne.data.sources import check_dataset, checksum
 from fne.device import resolve_device
 from fne.errors import DataError, FneError, SettingError
 from fne.evolution.evaluate import Evaluator, has_batch_norm, resolve_plan
+from fne.evolution.fitness import output_of
 from fne.evolution.genome import Layout, buffers_of
 from fne.evolution.lineage import Replica
 from fne.node import Node, Secrets, Worker
@@ -94,7 +95,7 @@ def build(config: LearningConfig) -> Experiment:
         raise SettingError("data.shift", config.data.shift, "0: these inputs are no images and no recordings")
     module = new_module(config, dataset, config.seed, "template").to(device)
     classification = dataset.classes is not None
-    output = str(getattr(module, "output", "softmax")) if classification else "linear"
+    output = output_of(module, classification=classification)
     nodes = deal_nodes(config, dataset)
     largest = max(nodes.values(), key=len)
     plan = resolve_plan(module, largest.x[:512].to(device), config.evaluation.model_dump(), output=output)

@@ -15,17 +15,21 @@ from torch import Tensor
 
 from fne.asking import fitness_options
 from fne.errors import RunError, SettingError
-from fne.evolution.fitness import check_loss
+from fne.evolution.fitness import check_loss, output_of, separable
 from fne.evolution.population import cleaned
 from fne.evolution.reduction import LOSSES, MOST_GENES
-from fne.evolution.swarm import Swarm
+from fne.evolution.swarm import Swarm, gains, owners
 from fne.types import Header, LearningTask, Metrics, Request, Result, Round, Tensors
 from fne.validation import Validation
 
 
-def has_models_apart(task: LearningTask, loss: str) -> bool:
-    """Return whether the loss is one of each output alone, so that outputs which share no genes can be models."""
-    return loss == "bce" or (not task.classification and loss != "cross_entropy")
+def owners_for(task: LearningTask, loss: str, *, apart: bool) -> Tensor:
+    """Return which of the models each gene belongs to, int64 `[D]`: see `fne.evolution.swarm.owners`.
+
+    Outputs are taken `apart` only where the loss is one of each output alone.
+    """
+    output = output_of(task.new_model(0), classification=task.classification)
+    return owners(task.layout, apart=apart and separable(loss, output))
 
 
 class Swarming:
@@ -40,7 +44,7 @@ class Swarming:
         validate_every: steps from one validation to the next; the last one is validated besides. 0: never.
         exact_reduction: nodes reduce their samples once (squared errors of a linear model).
         penalty: times half the sum of a model's squared genes, what the server adds to its loss.
-        remedy: what to lower where no particle has a finite loss.
+        lower: the setting to lower where no particle has a finite loss to begin with; empty: none would help.
     """
 
     decision: Tensors | None
@@ -55,7 +59,7 @@ class Swarming:
         loss: str,
         validate_every: int,
         exact_reduction: bool,
-        remedy: str,
+        lower: str,
         penalty: float = 0.0,
     ) -> None:
         check_loss(loss, classification=task.classification)
@@ -69,7 +73,7 @@ class Swarming:
         self.seed, self.horizon, self.step = seed, rounds, 0
         self.lineage, self.decision = swarm, None
         self.validates = validate_every > 0
-        self._task, self._penalty, self._remedy = task, penalty, remedy
+        self._task, self._penalty, self._lower = task, penalty, lower
         self._options = fitness_options(task, loss) | {"per_output": swarm.models > 1, "reduced": exact_reduction}
         self._validate_every, self._evaluations = validate_every, 0
         self._standing = torch.full(swarm.shape, torch.inf, dtype=torch.float64)
@@ -100,11 +104,12 @@ class Swarming:
         """Take in the mean losses `[C * S, M]` of what was asked, as all nodes but `absent` ones find them.
 
         Raises:
-            RunError: of a swarm no particle has a finite loss where it begins.
+            RunError: of a swarm no particle has a finite loss where it stands.
         """
-        losses, nonfinite = cleaned(means.view(self.lineage.shape))
+        losses = means.view(self.lineage.shape)
         if self._penalty:
             losses = losses + self._penalty / 2 * self.lineage.squares(self.step)
+        losses, nonfinite = cleaned(losses)
         measured, standing = self.lineage.measuring, self._standing
         comparable = measured or absent == self._absent
         better = losses < standing if comparable and not measured else torch.zeros_like(losses, dtype=torch.bool)
@@ -114,13 +119,12 @@ class Swarming:
             self._standing = torch.where(better, losses, standing)
         lowest, best = self._standing.min(dim=1)
         if not torch.isfinite(lowest).all():
-            raise RunError(
-                f"step {self.step}: no particle of a swarm has a finite loss where it begins; lower {self._remedy}, "
-                "or scale the data"
-            )
+            first = f"lower {self._lower}, or " if self._lower and not self.step else ""
+            raise RunError(f"step {self.step}: no particle of a swarm has a finite loss; {first}scale the data")
         each = lowest.mean(dim=1)
         winner = int(each.argmin())
-        self.decision = self.lineage.decision(better, losses - standing, best, winner, measure=not comparable)
+        gained = gains(losses, standing)
+        self.decision = self.lineage.decision(better, gained, best, winner, measure=not comparable)
         own = self.lineage.advance(self.step, self.decision)
         self.step += 1
         self._evaluations += len(means)

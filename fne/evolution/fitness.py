@@ -29,8 +29,16 @@ def check_loss(loss: str, *, classification: bool) -> None:
         raise SettingError("strategy.loss", loss, "nmse or mse for regression targets")
 
 
+def output_of(module: object, *, classification: bool) -> str:
+    """Return what a model's logits mean: its `output`, or where it has none `softmax`; of regressions `linear`."""
+    return str(getattr(module, "output", "softmax")) if classification else "linear"
+
+
 def separable(loss: str, output: str) -> bool:
-    """Return whether each output has a loss of its own, whatever the others are; `bce` sees logits one by one."""
+    """Return whether each output has a loss of its own, whatever the others are; `bce` sees logits one by one.
+
+    What says so of methods that take outputs apart, and of nodes that answer one loss for each.
+    """
     return loss == "bce" or (loss != "cross_entropy" and output != "softmax")
 
 

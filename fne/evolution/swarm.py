@@ -31,6 +31,16 @@ def owners(layout: Layout, *, apart: bool) -> Tensor:
     return owner[0]
 
 
+def gains(losses: Tensor, standing: Tensor) -> Tensor:
+    """Return what losses are above the standing ones: +inf where they are not finite, never NaN (as inf - inf is).
+
+    Args:
+        losses: finite or +inf, any shape.
+        standing: finite or +inf, the same shape; of what is not, a finite loss is -inf above.
+    """
+    return torch.where(torch.isfinite(losses), losses - standing, torch.inf)
+
+
 class Rule(Protocol):
     """How particles move, and what is learnt from the moves that were good."""
 
@@ -48,7 +58,7 @@ class Rule(Protocol):
         """Return what `learn` needs to know besides, as small as it can be: the server's part.
 
         Args:
-            gains: what the trials' losses are above their particles', float64 `[C, S, M]`, +inf where not finite.
+            gains: what the trials' losses are above their particles', float64 `[C, S, M]`, as `gains` returns it.
         """
         ...
 

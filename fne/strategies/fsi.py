@@ -26,10 +26,10 @@ from torch import Tensor
 
 from fne.errors import SettingError
 from fne.evolution.philox import Purpose, Stream
-from fne.evolution.swarm import Swarm, owners
+from fne.evolution.swarm import Swarm
 from fne.randomness import derive_seed
 from fne.registry import Key, register
-from fne.swarming import Swarming, has_models_apart
+from fne.swarming import Swarming, owners_for
 from fne.types import LearningTask, Metrics, Tensors
 
 LEAST_ALPHA = 1e-30
@@ -62,7 +62,9 @@ def fsi(
         float | tuple[Annotated[float, Key("", ge=0)], ...],
         Key("factor on every move, in the first epoch or, if not adaptive, in all", ge=0),
     ] = 1.0,
-    adaptive: Annotated[bool, Key("alpha doubles when losses change, and halves when they do not")] = True,
+    adaptive: Annotated[
+        bool, Key("alpha doubles when losses change, and halves when they do not; else patience and changes do nothing")
+    ] = True,
     changes: Annotated[
         Literal["any", "best"], Key("what must change: the loss of any particle, or that of the best")
     ] = "any",
@@ -71,11 +73,13 @@ def fsi(
     start: Annotated[
         Literal["uniform", "model"], Key("where particles begin: each gene in [-spread, spread], or initialised models")
     ] = "uniform",
-    spread: Annotated[float, Key("of start = uniform", gt=0, le=1e6)] = 1.0,
+    spread: Annotated[float, Key("of start = uniform; start = model takes no notice of it", gt=0, le=1e6)] = 1.0,
     swarms: Annotated[
         int, Key("independent ones of each setting; the best of all is the result", unit="swarms", ge=1)
     ] = 1,
-    one_vs_all: Annotated[bool, Key("outputs that share no genes are models with swarms of their own")] = True,
+    one_vs_all: Annotated[
+        bool, Key("outputs that share no genes, and have a loss each, are models with swarms of their own")
+    ] = True,
     exact_reduction: Annotated[
         bool, Key("nodes reduce their samples once: exact for the squared error of a linear model")
     ] = False,
@@ -86,7 +90,7 @@ def fsi(
     """Federated swarm intelligence: particles move to the best and at random, with a step size that adapts."""
     settings = _settings(w1, w2, alpha, alpha_max)
     cells = settings.repeat_interleave(swarms, dim=0)
-    owner = owners(task.layout, apart=one_vs_all and has_models_apart(task, loss))
+    owner = owners_for(task, loss, apart=one_vs_all)
     count = len(cells) * population
     if start == "uniform":
         words = Stream(seed, Purpose.SWARM_START).words(0, range(count), task.layout.size)
@@ -100,7 +104,7 @@ def fsi(
     )
     return Swarming(
         task, Swarm(positions, owner, rule), seed=seed, rounds=rounds, loss=loss, validate_every=validate_every,
-        exact_reduction=exact_reduction, remedy="strategy.spread",
+        exact_reduction=exact_reduction, lower="strategy.spread" if start == "uniform" else "",
     )  # fmt: skip
 
 
@@ -110,7 +114,7 @@ def _settings(
     """Return w1, w2 and alpha of each setting, float64 `[n, 3]`; single numbers serve all settings.
 
     Raises:
-        SettingError: lists of different lengths, or values that do not go together.
+        SettingError: lists that are empty or of different lengths, or values that do not go together.
     """
     columns = {
         key: list(value) if isinstance(value, tuple | list) else [value]
@@ -118,6 +122,8 @@ def _settings(
     }
     count = max(map(len, columns.values()))
     for key, values in columns.items():
+        if not values:
+            raise SettingError(f"strategy.{key}", values, "a number, or a list of one at least")
         if len(values) not in (1, count):
             raise SettingError(f"strategy.{key}", values, f"one number, or {count} as of the others")
     table = torch.tensor([values * (count // len(values)) for values in columns.values()], dtype=torch.float64).t()

@@ -7,6 +7,9 @@ and losses that are known are not asked for again. What differs, and why:
   their particle's loss, and the random parts, weighted by rank (the utilities of SNES), point downhill. Their decaying
   sum, in which the random parts of moves that showed nothing cancel out, joins the next moves. It is normalised so that
   without any signal it is as long as a random part.
+- Each gene has a width of its own, which grows where large random parts rank well and shrinks where small ones do (the
+  natural gradient of SNES): so features may be of different scales. It learns slower than in SNES, since here the step
+  size is not left to it, and what ranks tell by chance adds up.
 - Each particle has a step size of its own, which grows with a success and shrinks with a failure so that it stays where
   one move in five succeeds (I. Rechenberg, "Evolutionsstrategie", 1973). One alpha for all that doubles when any of
   twenty particles moves settles where one in a hundred does.
@@ -14,12 +17,14 @@ and losses that are known are not asked for again. What differs, and why:
   need no other settings than a linear model.
 - `penalty` on the squares of the genes, which the server adds by itself: a swarm that fits this fast can fit too well.
 
-The direction is the mean of a population as in evolution strategies (`snes`); here it moves particles that keep their
-places and losses of their own.
+Direction and widths are those of a population as in evolution strategies (`snes`); here they move particles that keep
+their places and losses of their own.
 """
 
 from __future__ import annotations
 
+import itertools
+import math
 from typing import Annotated, Literal
 
 import torch
@@ -27,15 +32,15 @@ from torch import Tensor
 
 from fne.evolution import shaping
 from fne.evolution.genome import Layout
-from fne.evolution.philox import UNIT, Perturbations, Purpose, Stream
-from fne.evolution.swarm import Swarm, owners
+from fne.evolution.philox import UNIT, VARIANCE, Perturbations, Purpose, Stream
+from fne.evolution.swarm import Swarm
 from fne.randomness import derive_seed
 from fne.registry import Key, register
-from fne.swarming import Swarming, has_models_apart
+from fne.swarming import Swarming, owners_for
 from fne.types import LearningTask, Metrics, Tensors
 
-STEPS = (1e-30, 1e6)
-"""Bounds of a step size: beyond them nothing comes back."""
+BOUNDS = (1e-30, 1e6)
+"""Bounds of a step size and of a width: beyond them nothing comes back."""
 
 
 @register("strategy", "fsi_shared")
@@ -60,10 +65,15 @@ def fsi_shared(
     ] = 1.0,
     memory: Annotated[float, Key("share of the direction that stays from step to step", ge=0, lt=1)] = 0.7,
     growth: Annotated[float, Key("factor on a particle's step size where its move succeeds", gt=1)] = 1.5,
+    widths: Annotated[
+        float, Key("learning rate of the genes' own widths, as a share of that of snes; 0: all stay 1", ge=0, le=1)
+    ] = 0.2,
     penalty: Annotated[
         float, Key("what the server adds to a loss: half of this times the sum of a model's squared genes", ge=0)
     ] = 0.0,
-    one_vs_all: Annotated[bool, Key("outputs that share no genes are models with swarms of their own")] = True,
+    one_vs_all: Annotated[
+        bool, Key("outputs that share no genes, and have a loss each, are models with swarms of their own")
+    ] = True,
     exact_reduction: Annotated[
         bool, Key("nodes reduce their samples once: exact for the squared error of a linear model")
     ] = False,
@@ -74,14 +84,14 @@ def fsi_shared(
     """Swarm of the FSI paper with a step size for each particle and a direction learnt from all their moves."""
     modules = (task.new_model(derive_seed(seed, "individual", i)) for i in range(population))
     positions = torch.stack([task.layout.flatten(module) for module in modules]).unsqueeze(0)
-    owner = owners(task.layout, apart=one_vs_all and has_models_apart(task, loss))
+    owner = owners_for(task, loss, apart=one_vs_all)
     rule = _Shared(
         seed, task.layout, positions, owner, sigma=sigma, attraction=attraction, direction=direction, memory=memory,
-        growth=growth,
+        growth=growth, widths=widths,
     )  # fmt: skip
     return Swarming(
         task, Swarm(positions, owner, rule), seed=seed, rounds=rounds, loss=loss, validate_every=validate_every,
-        exact_reduction=exact_reduction, penalty=penalty, remedy="strategy.penalty",
+        exact_reduction=exact_reduction, penalty=penalty, lower="strategy.penalty" if penalty else "",
     )  # fmt: skip
 
 
@@ -100,18 +110,22 @@ class _Shared:
         direction: float,
         memory: float,
         growth: float,
+        widths: float,
     ) -> None:
         swarms, particles, genes = positions.shape
-        models = int(owner.max()) + 1
+        self._genes = [torch.nonzero(owner == model)[:, 0] for model in range(int(owner.max()) + 1)]
         self._layout, self._deviations, self._owner = layout, layout.deviations(), owner
         self._scales = layout.scales()
         self._noise = Perturbations(seed, swarms * particles, genes)
         self._ways = Stream(seed, Purpose.SWARM_MOVE)
         self._attraction, self._weight, self._memory, self._growth = attraction, direction, memory, growth
         self._direction = torch.zeros(swarms, genes, dtype=torch.float64)
-        self._steps = torch.full((swarms, particles, models), sigma, dtype=torch.float64)
-        weights = shaping.utilities(torch.arange(particles))
-        self._utilities = weights / weights.square().sum().sqrt()
+        self._widths = torch.ones_like(self._direction)
+        rates = [(3 + math.log(len(own))) / (5 * math.sqrt(len(own))) for own in self._genes]
+        self._rates = torch.tensor(rates, dtype=torch.float64)[owner] * (widths / 2)
+        self._steps = torch.full((swarms, particles, len(self._genes)), sigma, dtype=torch.float64)
+        self._utilities = shaping.utilities(torch.arange(particles))
+        self._unit = UNIT / float(self._utilities.square().sum().sqrt())
         self._step = 0
 
     def trials(self, step: int, positions: Tensor, leaders: Tensor) -> Tensor:
@@ -119,7 +133,7 @@ class _Shared:
         self._step = step
         move = self._noise(step).float().mul_(UNIT).view_as(positions)
         move += (self._direction * self._weight).float().unsqueeze(1)
-        move *= self._steps.float()[:, :, self._owner] * self._scales
+        move *= self._steps.float()[:, :, self._owner] * (self._scales * self._widths).float().unsqueeze(1)
         way = self._ways.uniform(step, range(swarms * particles), genes).view_as(positions).mul_(self._attraction)
         return positions + move.add_(way.mul_(leaders.unsqueeze(1) - positions))
 
@@ -129,17 +143,26 @@ class _Shared:
 
     def learn(self, better: Tensor, best: Tensor, told: Tensors) -> Metrics:
         weights = self._utilities[told["ranks"].long().view_as(better)]
-        noise = self._noise(self._step).view(*better.shape[:2], -1).double()
-        seen = (noise * weights[:, :, self._owner]).sum(dim=1) * UNIT
+        noise = self._noise(self._step).view(*better.shape[:2], -1)
+        towards, wider = torch.empty_like(self._direction), torch.empty_like(self._direction)
+        for (swarm, parts), (model, own) in itertools.product(enumerate(noise), enumerate(self._genes)):
+            part, ranked = parts[:, own], weights[swarm, :, model]
+            towards[swarm, own] = shaping.weighted_sum(ranked, part) * self._unit
+            wider[swarm, own] = shaping.weighted_sum(ranked, part, power=2) / VARIANCE  # weights sum up to 0
         kept = self._memory
-        self._direction = kept * self._direction + (1 - kept**2) ** 0.5 * seen
+        self._direction = kept * self._direction + (1 - kept**2) ** 0.5 * towards
+        self._widths = (self._widths * torch.exp(self._rates * wider)).clamp(*BOUNDS)
         # one success in five keeps the step size where it is
-        self._steps = (self._steps * torch.where(better, self._growth, self._growth**-0.25)).clamp(*STEPS)
+        self._steps = (self._steps * torch.where(better, self._growth, self._growth**-0.25)).clamp(*BOUNDS)
         return {"sigma": float(self._steps.mean())}
 
     def state_dict(self) -> dict[str, Tensor]:
-        return {"direction": self._direction, "steps": self._steps, "deviations": self._deviations}
+        return {
+            "direction": self._direction, "widths": self._widths, "steps": self._steps,
+            "deviations": self._deviations,
+        }  # fmt: skip
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        self._direction, self._steps, self._deviations = state["direction"], state["steps"], state["deviations"]
+        self._direction, self._widths, self._steps = state["direction"], state["widths"], state["steps"]
+        self._deviations = state["deviations"]
         self._scales = self._layout.scales(self._deviations)
