@@ -110,7 +110,7 @@ def cells(group: str) -> Iterator[Cell]:
         moved = tuple(MOVED[group].items())
         for f, d in instances:
             for strategy in (*FEDERATED, *CENTRAL):
-                yield Cell(group, f, d, strategy, "", moved, most=5 if strategy == "gp_lcb" else 10**6)
+                yield Cell(group, f, d, strategy, "", moved, most=_most(group, strategy, d))
     elif group == "small_steps":
         for f, d in instances:
             yield Cell(group, f, d, "fdd_ea", "", (), (("epochs", 5), ("lr", 0.06)))
@@ -118,19 +118,19 @@ def cells(group: str) -> Iterator[Cell]:
         moved = () if group == "acquisitions" else tuple(MOVED["shifted"].items())
         for f, d in instances:
             for kind in "lg":
-                yield Cell(group, f, d, "fdd_ea", kind, moved, (("acquisition", kind),))
+                yield Cell(group, f, d, "fdd_ea", kind, moved, (("acquisition", kind),), most=10 if d == 30 else 20)
     elif group == "high":
         for f in FUNCTIONS:
-            yield Cell(group, f, 50, "fdd_ea", most=5)
-            yield Cell(group, f, 100, "fdd_ea", "", (), (("max_training_samples", 500),), most=3)
+            yield Cell(group, f, 50, "fdd_ea", most=3)
+            yield Cell(group, f, 100, "fdd_ea", "", (), (("max_training_samples", 500),), most=1)
     elif group == "noise":
         for f, d in instances:
             for alpha in (0.25, 0.5, 0.75, 1.0):
-                yield Cell(group, f, d, "fdd_ea", f"{alpha:g}", (("noise", alpha),))
+                yield Cell(group, f, d, "fdd_ea", f"{alpha:g}", (("noise", alpha),), most=10)
     elif group == "tau":
         for f, d in instances:
             for tau in (10, 20, 40, 60):
-                yield Cell(group, f, d, "fdd_ea", str(tau), (("infeasible", tau),))
+                yield Cell(group, f, d, "fdd_ea", str(tau), (("infeasible", tau),), most=10)
     elif group == "sensitivity":
         sweeps = {
             "epochs": (5, 30, 40, 50), "participation": (0.05, 0.2, 0.3), "lr": (0.01, 0.05, 0.1, 0.15),
@@ -138,9 +138,16 @@ def cells(group: str) -> Iterator[Cell]:
         for d in DIMS:
             for key, values in sweeps.items():
                 for value in values:
-                    yield Cell(group, "ellipsoid", d, "fdd_ea", f"{key}-{value:g}", (), ((key, value),))
+                    yield Cell(group, "ellipsoid", d, "fdd_ea", f"{key}-{value:g}", (), ((key, value),), most=10)
     else:
         raise SystemExit(f"no group {group!r}")
+
+
+def _most(group: str, strategy: str, d: int) -> int:
+    """Return how many runs at most: where one takes minutes, fewer."""
+    if strategy == "gp_lcb":
+        return {10: 5, 20: 3, 30: 1}[d]
+    return 10 if group != "iid" and strategy == "fdd_ea" and d == 30 else 10**6
 
 
 GROUPS = (*MOVED, "small_steps", "acquisitions", "acquisitions_shifted", "high", "noise", "tau", "sensitivity")
@@ -336,7 +343,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--only", default="", help="strategies, functions or dimensions, by commas; of each kind given, any"
     )
-    given = parser.parse_args(arguments)
+    given = parser.parse_intermixed_args(arguments)
     words = set(filter(None, given.only.split(",")))
 
     def wanted(cell: Cell) -> bool:

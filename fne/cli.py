@@ -141,7 +141,8 @@ def compare(
 
     names = configs or list(QUICK)
     rounds = [[load_config(name, o) for name in names] for o in each_run(seeds, folds, overrides)]
-    apart = [d for other in rounds[0][1:] for d in difference(rounds[0][0], other) if d.startswith(("data.", "seed:"))]
+    shared = ("data.", "problem.", "seed:")
+    apart = [d for other in rounds[0][1:] for d in difference(rounds[0][0], other) if d.startswith(shared)]
     if apart:
         raise FneError(
             f"compare: the configs do not share one partition ({'; '.join(apart)}); "

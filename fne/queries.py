@@ -64,7 +64,7 @@ def surrogate_task(
     epochs: Annotated[int, Key("passes over the samples; E", unit="epochs", ge=1)],
     lr: Annotated[float, Key("of the descent; eta", gt=0)],
     reading: Annotated[Literal["workable", "literal"], Key("of width and synchronisation, see fdd_ea")] = "workable",
-    starts: Annotated[int, Key("of k-means, of which the best is kept", ge=1)] = 1,
+    starts: Annotated[int, Key("of k-means, of which the best is kept", ge=1)] = 3,
     most: Annotated[int, Key("train on so many of the best samples; 0: all", unit="samples", ge=0)] = 0,
 ) -> Iterator[Tensors]:
     """Measure points and train a network on all that the node has measured; the values stay here.

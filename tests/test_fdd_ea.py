@@ -14,8 +14,10 @@ from fne.cli import main
 from fne.config import load_config
 from fne.engines.local import LocalEngine
 from fne.errors import FneError, RunError
+from fne.loop import run
 from fne.search import Search, build_search
 from fne.training import train
+from fne.watch.checkpoint import Checkpoint
 from fne.watch.history import read_history
 
 Array = NDArray[np.float64]
@@ -262,3 +264,47 @@ def test_a_run_goes_on_only_with_the_code_that_measured(tmp_path: Path) -> None:
         train(None, resume=tmp_path / "run")
     file.write_text("def square(x):\n    return (x - 1) ** 2\n")
     assert train(None, resume=tmp_path / "run")["best_value"] < 0.5
+
+
+def test_a_checkpoint_follows_a_step_that_ends_a_minute_after_the_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for minute, held in ((60.0, []), (0.0, [2, 3])):  # what was dear to measure is not lost with a kill
+        monkeypatch.setattr("fne.watch.checkpoint.MINUTE", minute)
+        folder = tmp_path / str(minute)
+        made, engine = search()
+        engine._folder = folder
+        folder.mkdir()
+        checkpoint = Checkpoint(folder, 50, engine, {}, dict)
+        run(made.strategy, engine, callbacks=[checkpoint, lambda strategy, *_: strategy.step == 3])
+        assert [int(path.stem[-3:]) for path in sorted(folder.glob("nodes/*.pt"))] == held
+
+
+def test_curves_of_searches_are_of_the_best_value(tmp_path: Path) -> None:
+    train(config(), out=tmp_path / "run")
+    assert main(["report", str(tmp_path / "run"), "--curves", str(tmp_path / "x.png"), "--x", "evaluations"]) == 0
+    assert (tmp_path / "x.png").stat().st_size > 10_000
+
+
+def test_compare_puts_searches_of_one_problem_in_a_table(tmp_path: Path, capsys: Any) -> None:
+    words = ["problem.dim=2", "problem.nodes=5", "strategy.generations=2", "--out", str(tmp_path), "-q", "--no-bytes"]
+    assert main(["compare", "fdd_ea_ellipsoid", "fdd_ea_small_steps", "--seeds", "0-1", *words]) == 0
+    shown = capsys.readouterr().out
+    assert "problem" not in shown  # it is in the title
+    assert "ellipsoid (dim 2)" in shown
+    assert shown.count("n = 2") >= 1
+    assert main(["compare", "fdd_ea_ellipsoid", "fdd_ea_plus_shifted"]) == 2
+    assert "do not share one partition (problem.name" in capsys.readouterr().err
+
+
+@pytest.mark.gpu
+def test_surrogates_on_cuda_find_what_those_on_the_cpu_find(tmp_path: Path) -> None:
+    given = config({"dim": 6}, runs=4, rounds=8, participation=0.5)
+    values = {}
+    for device in ("cpu", "cuda"):
+        summary = train({**given, "engine": {"device": device}}, out=tmp_path / device)
+        assert summary["device"] == device
+        values[device] = summary["best_values"]
+    first = {d: read_history(tmp_path / d)[0]["acquisition"] for d in values}
+    assert first["cuda"] == pytest.approx(first["cpu"], rel=0.05)  # float32, and a search that compares
+    assert np.mean(values["cuda"]) == pytest.approx(np.mean(values["cpu"]), rel=0.5)

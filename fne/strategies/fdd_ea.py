@@ -68,7 +68,7 @@ class FddEa:
         reading: Annotated[
             Literal["workable", "literal"], Key("of width and synchronisation: one that works, or the text's")
         ] = "workable",
-        kmeans_starts: Annotated[int, Key("of k-means, of which the best is kept", ge=1, le=100)] = 1,
+        kmeans_starts: Annotated[int, Key("of k-means, of which the best is kept", ge=1, le=100)] = 3,
         max_training_samples: Annotated[
             int | None, Key("a node trains on so many of its best; null: all", unit="samples", ge=1)
         ] = None,

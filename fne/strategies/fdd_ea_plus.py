@@ -58,7 +58,7 @@ class FddEaPlus:
         self._participation = Participation(seed, runs, participation)
         self._rounds = SurrogateRounds(
             task, seed=seed, runs=runs, start=self._start, participation=self._participation, distinct=False,
-            acquisition=acquisition, mu=mu, centres=2 * d + 1, epochs=epochs, lr=lr, reading="workable", starts=1,
+            acquisition=acquisition, mu=mu, centres=2 * d + 1, epochs=epochs, lr=lr, reading="workable", starts=3,
             most=0, population=population, generations=generations,
         )  # fmt: skip
         self._known = Archive(runs, d)

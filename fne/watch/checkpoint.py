@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,11 @@ from fne.types import Engine, Metrics, Round, Strategy
 
 FORMAT = 2
 NAME = "checkpoint.pt"
+MINUTE = 60.0
 
 
 class Checkpoint:
-    """Writes `checkpoint.pt` every `every` steps (0: only when told) and reads it back.
+    """Writes `checkpoint.pt` every `every` steps (0: only when told), or each minute at least, and reads it back.
 
     Args:
         folder: of the run.
@@ -36,10 +38,11 @@ class Checkpoint:
         self._path = folder / NAME
         self._every, self._engine, self._identity, self._extras = every, engine, identity, extras
         self.written = -1
+        self._at = time.monotonic()
 
     def __call__(self, strategy: Strategy, round_: Round, metrics: Metrics) -> None:
-        """Write after each `every`-th step."""
-        if self._every and strategy.step % self._every == 0:
+        """Write after each `every`-th step, and where steps are long after one that ends a minute or more since."""
+        if self._every and (strategy.step % self._every == 0 or time.monotonic() - self._at >= MINUTE):
             self.write(strategy)
 
     def write(self, strategy: Strategy) -> None:
@@ -55,7 +58,7 @@ class Checkpoint:
             "extras": self._extras(),
         }
         write_atomically(self._path, torch_bytes(state))
-        self.written = strategy.step
+        self.written, self._at = strategy.step, time.monotonic()
 
     def read(self) -> dict[str, Any] | None:
         """Return the state last written, or `None` where there is none yet.

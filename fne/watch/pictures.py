@@ -20,10 +20,12 @@ if TYPE_CHECKING:
 def curves(
     run_folders: Sequence[Path],
     out_png: Path,
-    y: str = "accuracy_validation",
+    y: str | None = None,
     x: Literal["step", "bytes", "evaluations"] = "step",
 ) -> None:
-    """Plot one field of the runs' histories; unfinished runs are marked as such.
+    """Plot one field of the runs' histories, validation accuracy or of searches the best value, unless `y` names it.
+
+    Unfinished runs are marked as such.
 
     Runs of one name and split, such as seeds, share a colour; each fold has its own. The horizontal axis is
     logarithmic where one run is more than ten times as long as another. Steps without a number, such as those that
@@ -42,8 +44,11 @@ def curves(
     known: set[str] = set()
     colours: dict[str, str] = {}
     ends: list[float] = []
-    for folder in run_folders:
-        lines = read_history(folder)
+    histories = [read_history(folder) for folder in run_folders]
+    if y is None:
+        searches = all(any("best_value" in line for line in lines) for lines in histories)
+        y = "best_value" if searches else "accuracy_validation"
+    for folder, lines in zip(run_folders, histories, strict=True):
         known.update(key for line in lines for key, value in line.items() if number(value) is not None)
         pairs = [(bytes_so_far(line) if x == "bytes" else number(line.get(x)), number(line.get(y))) for line in lines]
         points = [(a, b) for a, b in pairs if a is not None and b is not None]
