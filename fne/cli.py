@@ -34,12 +34,23 @@ Folds = Annotated[str, typer.Option("--folds", help="Folds to run, such as 0-4 (
 Bytes = Annotated[bool, typer.Option("--bytes/--no-bytes", help="Print a second table: bytes a node over the run.")]
 
 
+_INTERRUPTED = 130
+
+
+class _ToldError(Exception):
+    """Ctrl-C has ended a run after its step, and how to go on was said."""
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
     try:
         with _warnings_in_a_line():
-            status = app(args=list(arguments) if arguments is not None else None, standalone_mode=False)
-        return int(status or 0)
+            status = int(app(args=list(arguments) if arguments is not None else None, standalone_mode=False) or 0)
+        if status == _INTERRUPTED:  # as typer says that Ctrl-C has ended it
+            raise KeyboardInterrupt
+        return status
+    except _ToldError:
+        return _INTERRUPTED
     except FneError as error:
         print(f"fne: {error}", file=sys.stderr)
         return 2
@@ -47,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return int(leave.exit_code)
     except (KeyboardInterrupt, typer.Abort):
         print("fne: interrupted; the last checkpoint stays: fne train --resume FOLDER", file=sys.stderr)
-        return 130
+        return _INTERRUPTED
     except Exception as error:
         show = getattr(error, "show", None)  # click's usage errors
         if show is None:
@@ -261,7 +272,7 @@ def _show(done: Sequence[dict[str, Any]], bytes_: bool) -> None:
     parents = sorted({str(Path(summary["folder"]).parent) for summary in done})
     print(f"curves:     tensorboard --logdir {parents[0]}")
     if any(summary.get("interrupted") for summary in done):
-        raise typer.Exit(130)
+        raise _ToldError
 
 
 if __name__ == "__main__":

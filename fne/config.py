@@ -204,6 +204,8 @@ class _Reader:
         shared = {key: values.pop(key) for key in ProblemNodes.model_fields if key in values}
         made = self.named("problem", values, "problem", tuple(ProblemNodes.model_fields))
         made |= self.check(ProblemNodes, shared, "problem", "")
+        if "\0" in (made.get("known") or ""):
+            self.wrong("problem.known", "must be a path", made.pop("known"))
         if made.get("known"):
             made["known"] = str(self.path("problem.known", made["known"]))
         return {"problem": made}

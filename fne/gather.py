@@ -10,6 +10,9 @@ from fne import wire
 from fne.errors import RunError
 from fne.types import AGGREGATE, Header, Reply, Request, Round, Status, Traffic
 
+SHOWN = ("samples", "loss", "nonfinite")
+"""What of a node's answer the history may show under its name, where it is one number."""
+
 
 def gather(
     request: Request,
@@ -48,7 +51,7 @@ def gather(
             failures.append(reply)
             continue
         per_node[reply.node] = {
-            name: float(value) for name, value in reply.payload.items() if value.numel() == 1 and "." not in name
+            name: float(value) for name, value in reply.payload.items() if name in SHOWN and value.numel() == 1
         }
         if folded is None:
             kept.append(reply)

@@ -19,6 +19,7 @@ import time
 import warnings
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -56,6 +57,9 @@ class Measuring:
         self._space, self._key, self._calls, self._tries = space, key, calls, 1 + retries
         self._children = [call for call in calls if isinstance(call, Child)]
         self._asked = self._failed = 0
+        self._journal: Path | None = None
+        self._known: dict[str, list[float]] = {}
+        self._writing = threading.Lock()
 
     def __call__(self, points: Tensor, seeds: Tensor, nodes: Sequence[str]) -> Tensor:
         """Return what nodes `[L]` measure at `points [L, n, d]` of the cube, float64 `[L, n]`; NaN: they cannot."""
@@ -69,6 +73,31 @@ class Measuring:
         else:
             values = self._at_once(jobs)
         return torch.tensor(values, dtype=torch.float64).reshape(points.shape[:2])
+
+    def keep(self, journal: Path) -> None:
+        """Write each value to a file as soon as it is there; what a killed run wrote is not measured again."""
+        self._journal = journal
+        with contextlib.suppress(FileNotFoundError):
+            for line in journal.read_bytes().splitlines():
+                with contextlib.suppress(ValueError, KeyError):  # the last line of a kill
+                    entry = json.loads(line)
+                    self._known.setdefault(entry["of"], []).append(float(entry["value"]))
+
+    def forget(self) -> None:
+        """Empty the file: all that it holds is in a checkpoint now."""
+        self._known = {}
+        if self._journal is not None and self._journal.exists():
+            os.truncate(self._journal, 0)
+
+    def _write(self, of: str, value: float) -> None:
+        if self._journal is None:
+            return
+        with self._writing:
+            self._journal.parent.mkdir(exist_ok=True)
+            with self._journal.open("ab") as file:
+                file.write(json.dumps({"of": of, "value": value}).encode() + b"\n")
+                file.flush()
+                os.fsync(file.fileno())
 
     def close(self) -> None:
         """End the processes."""
@@ -99,15 +128,22 @@ class Measuring:
                 raise
 
     def _outcome(self, call: Call, job: Job, stop: threading.Event | None = None) -> float | CallError:
-        """Return a value, or why the last try failed."""
+        """Return a value, from the file if it is there, or why the last try failed."""
+        of = json.dumps(job, sort_keys=True)
+        with self._writing:
+            if self._known.get(of):
+                return self._known[of].pop(0)
         last = CallError("it was stopped")
         for _ in range(self._tries):
             if stop is not None and stop.is_set():
                 break
             try:
-                return call(*job)
+                value = call(*job)
             except CallError as error:
                 last = error
+                continue
+            self._write(of, value)
+            return value
         return last
 
     def _value(self, job: Job, outcome: float | CallError) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,7 +62,7 @@ def read_known(path: Path, space: Space) -> tuple[Tensor, Tensor]:
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             rows = list(csv.reader(file))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+    except (OSError, ValueError, csv.Error) as error:  # of text that is no UTF-8, or a path that cannot be
         raise DataError(f"problem.known = {path}: cannot be read: {error}; give a CSV in UTF-8, or null") from None
     header = [cell.strip() for cell in rows[0]] if rows else []
     wanted = [*space.names, VALUE]
@@ -84,7 +85,7 @@ def read_known(path: Path, space: Space) -> tuple[Tensor, Tensor]:
             raise DataError(
                 f"problem.known = {path}, line {number}: must be {len(header)} numbers, not {','.join(row)!r:.60}"
             ) from None
-        if not torch.isfinite(torch.tensor(cells[VALUE])):
+        if not math.isfinite(cells[VALUE]):
             raise DataError(f"problem.known = {path}, line {number}: value must be finite; leave failed points out")
         points.append(point)
         values.append(cells[VALUE])

@@ -38,11 +38,16 @@ _TOLERANCE = 1e-9
 
 @dataclass
 class _Pending:
-    """A point of the cube `[d]` that some nodes are to measure, and what they told."""
+    """A point of the cube `[d]` that some nodes are to measure, and which of them have told."""
 
     point: Tensor
     nodes: tuple[str, ...]
-    values: dict[str, float] | None = field(default=None)
+    told: set[str] = field(default_factory=set)
+
+    @property
+    def waiting(self) -> tuple[str, ...]:
+        """Nodes that have not told yet."""
+        return tuple(node for node in self.nodes if node not in self.told)
 
 
 class Optimizer:
@@ -73,11 +78,10 @@ class Optimizer:
         **settings: Any,
     ) -> None:
         self._named = isinstance(bounds, Mapping)
-        by_name = dict(bounds) if isinstance(bounds, Mapping) else {f"x{i}": pair for i, pair in enumerate(bounds)}
-        whole, even = ([name if isinstance(name, str) else f"x{name}" for name in names] for names in (integer, log))
-        self._space = _space(by_name, whole, even)
-        if nodes < 1:
-            raise FneError(f"nodes = {nodes}: must be a whole number >= 1")
+        self._space = _space(bounds, integer, log)
+        for key, number, least in (("nodes", nodes, 1), ("seed", seed, 0)):
+            if not isinstance(number, int) or isinstance(number, bool) or number < least:
+                raise FneError(f"Optimizer: {key} = {number!r}: must be a whole number >= {least}")
         entry = registry.entry("strategy", strategy)
         if entry.task != "SearchTask":
             raise FneError(f"strategy = {strategy!r}: trains models; Optimizer takes one that searches a problem")
@@ -110,9 +114,8 @@ class Optimizer:
     def waiting(self) -> dict[str, list[Point]]:
         """The points that were not told yet, by node."""
         self._advance()
-        open_ = [pending for pending in self._pending if pending.values is None]
-        names = sorted({node for pending in open_ for node in pending.nodes})
-        return {n: [self._given(p.point) for p in open_ if n in p.nodes] for n in names}
+        names = sorted({node for pending in self._pending for node in pending.waiting})
+        return {n: [self._given(p.point) for p in self._pending if n in p.waiting] for n in names}
 
     def ask(self) -> Point:
         """Return the next point to be measured; asked again before it is told, the same.
@@ -124,15 +127,15 @@ class Optimizer:
             raise FneError(
                 "Optimizer.ask: the budget is spent; `best` has the result, a larger one needs a new Optimizer"
             )
-        return self._given(next(p.point for p in self._pending if p.values is None))
+        return self._given(next(p.point for p in self._pending if p.waiting))
 
     def tell(self, x: Point, y: float | Mapping[str, float]) -> None:
         """Take in what was measured at a point that was asked for.
 
         Args:
             x: the point, as `ask` or `waiting` gave it.
-            y: a number, the same for all nodes, or one for each by name; smaller is better. One that is not finite, or
-                left out, says that the node could not measure it.
+            y: a number, the same for all nodes that have not told yet, or one for each of some by name; smaller is
+                better. One that is not finite says that the node could not measure it.
 
         Raises:
             FneError: `x` was not asked or was told before, or `y` is no number.
@@ -140,17 +143,19 @@ class Optimizer:
         self._advance()
         cube = self._space.to_cube(self._tensor(x))
         near = [p for p in self._pending if float((p.point - cube).abs().max()) <= _TOLERANCE]
-        fresh = [p for p in near if p.values is None]
-        if not fresh:
+        fresh = next((p for p in near if p.waiting), None)
+        if fresh is None:
             why = "was told before" if near else "was not asked for"
             raise FneError(f"Optimizer.tell: x = {x} {why}; tell what `ask` returned")
-        values = dict(y) if isinstance(y, Mapping) else dict.fromkeys(fresh[0].nodes, y)
-        unknown = sorted(set(values) - set(fresh[0].nodes))
+        told = dict(y) if isinstance(y, Mapping) else dict.fromkeys(fresh.waiting, y)
+        unknown = [node for node in told if node not in fresh.waiting]
         if unknown:
-            raise FneError(f"Optimizer.tell: {unknown[0]!r} was not asked; {', '.join(fresh[0].nodes)} were")
-        fresh[0].values = {node: _number(value) for node, value in values.items()}
-        for node, value in fresh[0].values.items():
-            self._values[node, _key(fresh[0].point)] = value
+            why = "has told it before" if unknown[0] in fresh.nodes else "was not asked"
+            raise FneError(f"Optimizer.tell: {unknown[0]!r} {why}; still to be told: {', '.join(fresh.waiting)}")
+        values = {node: _number(value) for node, value in told.items()}
+        for node, value in values.items():
+            self._values[node, _key(fresh.point)] = value
+        fresh.told |= set(values)
         self._advance()
 
     @property
@@ -173,7 +178,7 @@ class Optimizer:
             if self._request is None:
                 self._request = self._strategy.ask(self._engine.nodes)
                 self._pending = _points(self._request)
-            if any(pending.values is None for pending in self._pending):
+            if any(pending.waiting for pending in self._pending):
                 return
             round_ = self._engine.send(self._request)
             self._strategy.tell(round_)
@@ -198,7 +203,7 @@ class Optimizer:
                 if set(x) != set(names):
                     raise ValueError
                 return torch.tensor([float(x[name]) for name in names], dtype=torch.float64)
-            values = torch.as_tensor(np.asarray(x, dtype=np.float64))
+            values = torch.as_tensor(np.array(x, dtype=np.float64))
             if values.shape != (len(names),):
                 raise ValueError
         except (TypeError, ValueError):
@@ -206,9 +211,21 @@ class Optimizer:
         return values
 
 
-def _space(bounds: Mapping[str, Sequence[float]], integer: Sequence[str], log: Sequence[str]) -> Space:
+def _space(bounds: Any, integer: Any, log: Any) -> Space:
+    """Return the space of bounds by name or in a list, and of names or places in it."""
     try:
-        return space_of(bounds, integer, log)
+        pairs = bounds.items() if isinstance(bounds, Mapping) else ((f"x{i}", pair) for i, pair in enumerate(bounds))
+        by_name = {str(name): [float(low), float(high)] for name, (low, high) in pairs}
+    except (TypeError, ValueError):
+        raise FneError(
+            f"Optimizer: bounds = {bounds!r:.80}: must be {{name: (low, high)}}, or a list of pairs of numbers"
+        ) from None
+    wrong = [names for names in (integer, log) if isinstance(names, str) or not isinstance(names, Sequence)]
+    if wrong:
+        raise FneError(f"Optimizer: integer or log = {wrong[0]!r}: must be a list of names, or of places from 0")
+    whole, even = ([name if isinstance(name, str) else f"x{name}" for name in names] for names in (integer, log))
+    try:
+        return space_of(by_name, whole, even)
     except SettingError as error:  # there is no config here
         raise SettingError(error.key.replace("problem.variables", "bounds").removeprefix("problem."), error.value,
                            error.allowed) from None  # fmt: skip
@@ -232,7 +249,10 @@ def _key(point: Tensor) -> bytes:
 
 
 def _number(value: Any) -> float:
-    array = np.asarray(value)
+    try:
+        array = np.asarray(value.detach().cpu() if isinstance(value, Tensor) else value)
+    except ValueError:  # a list of lists of different lengths
+        array = np.zeros(1)
     if array.ndim or array.dtype.kind not in "fiu":
         raise FneError(f"Optimizer.tell: y = {value!r:.80}: must be a number, or a number by node")
     return float(array)

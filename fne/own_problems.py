@@ -5,6 +5,7 @@ Both are code that a config names, and run with the user's rights.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import inspect
 import shutil
@@ -29,7 +30,9 @@ def callable_problem(
     ],
     integer: Annotated[tuple[str, ...], Key("variables that are whole numbers")] = (),
     log: Annotated[tuple[str, ...], Key("variables that are searched by their logarithm")] = (),
-    time_limit: Annotated[float | None, Key("most that a point may take; null: none", unit="seconds", gt=0)] = None,
+    time_limit: Annotated[
+        float | None, Key("most that a point may take; null: none", unit="seconds", gt=0, le=1e7)
+    ] = None,
     retries: Annotated[int, Key("further tries of a point that could not be measured", ge=0)] = 0,
     parallel: Annotated[int, Key("points that are measured at once", unit="processes", ge=1)] = 1,
 ) -> Problem:
@@ -67,7 +70,9 @@ def command_problem(
     ],
     integer: Annotated[tuple[str, ...], Key("variables that are whole numbers")] = (),
     log: Annotated[tuple[str, ...], Key("variables that are searched by their logarithm")] = (),
-    time_limit: Annotated[float | None, Key("most that a point may take; null: none", unit="seconds", gt=0)] = None,
+    time_limit: Annotated[
+        float | None, Key("most that a point may take; null: none", unit="seconds", gt=0, le=1e7)
+    ] = None,
     retries: Annotated[int, Key("further tries of a point that could not be measured", ge=0)] = 0,
     parallel: Annotated[int, Key("points that are measured at once", unit="processes", ge=1)] = 1,
 ) -> Problem:
@@ -86,10 +91,15 @@ def command_problem(
 
 def _digest(function: Callable[..., object]) -> str:
     """Return the SHA-256 of the file that a function is in, or nothing where it is in none."""
-    try:
-        file = inspect.getsourcefile(inspect.unwrap(function))
-    except TypeError:  # an object that can be called
-        file = inspect.getsourcefile(type(function))
+    plain: object = inspect.unwrap(function)
+    while isinstance(plain, functools.partial):
+        plain = plain.func
+    file = None
+    for thing in (plain, type(plain)):  # a function, or an object that can be called
+        try:
+            file = file or inspect.getsourcefile(thing)  # type: ignore[arg-type]
+        except TypeError:  # of something that is compiled
+            continue
     return hashlib.sha256(Path(file).read_bytes()).hexdigest() if file else ""
 
 

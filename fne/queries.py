@@ -2,7 +2,7 @@
 
 A node keeps in its memory what it was asked, a row a run: `points [B, C, d]` of the cube, `measured [B, C]` (NaN where
 it could not measure, or where nothing was asked), `exact [B, C]`, the same without noise, and `asked [B]`.
-Run b of several side by side is the run of seed `header.seed + b`, and draws what that one draws.
+Run b of several side by side is the run of seed `header.seed + b`, and draws what that one draws, but for noise.
 
 Requests hold `points`: common `[B, n, d]` for all runs, or private `[r, n, d]` for those in `runs [r]`; a node without
 `runs` takes part in all.

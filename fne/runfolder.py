@@ -30,6 +30,8 @@ from fne.yamltext import parse
 CONFIG, SUMMARY, FILES = "config.yaml", "summary.json", "files.json"
 MODEL, SOLUTION = "model.safetensors", "solution.json"
 """What a run yields: of training, and of a search."""
+MEASURED = "nodes/measured.jsonl"
+"""What was measured for a problem of the user's own since the last checkpoint."""
 
 
 def choose(

@@ -73,6 +73,9 @@ def build_search(config: SearchConfig) -> Search:
     strategy = strategize(
         SearchTask(problem.space, section.nodes, device.type), seed=config.seed, **config.strategy.settings
     )
+    if section.known is not None and not getattr(strategy, "takes_known", False):
+        allowed = f"null with strategy.name = {config.strategy.name!r}, which sees only points that it asked for"
+        raise SettingError("problem.known", section.known, allowed)
     names = node_names(section.nodes)
     pooled = getattr(strategy, "pooled", False)
     # Where all data lie in one place everything can be measured that somebody can measure.
@@ -85,8 +88,9 @@ def build_search(config: SearchConfig) -> Search:
         nodes[name] = Node(name, none, Secrets.simulate(config.seed, name), objective=objective)
     request = strategy.ask(tuple(sorted(nodes)))  # more nodes than there are, and the like: before there is a folder
     quorum = config.engine.settings.get("quorum", 0)
-    if quorum > len(request.nodes):
-        raise SettingError("engine.quorum", quorum, f"at most the number of nodes in a step, {len(request.nodes)}")
+    fewest = getattr(strategy, "fewest", len(request.nodes))
+    if quorum > fewest:
+        raise SettingError("engine.quorum", quorum, f"at most the number of nodes in a step, {fewest}")
     return Search(config, problem, strategy, Worker(nodes, device=device))
 
 

@@ -24,6 +24,11 @@ from fne.surrogates.acquisition import Kind, lcb
 from fne.surrogates.rbfn import Network, Reading, predictor, sorted_average
 from fne.types import Header, Metrics, Request, Result, Round, Scalar, Tensors
 
+NOWHERE = (
+    "none of the nodes that take part could measure any point; see the warnings, and whether the problem's bounds, "
+    "time limit and infeasible regions leave anything"
+)
+
 
 def draws(seed: int, runs: int, *parts: int | str) -> list[torch.Generator]:
     """Return a generator for each run."""
@@ -188,10 +193,7 @@ class SurrogateRounds:
         samples = filled("samples")
         total = samples.sum(dim=1, keepdim=True)
         if not (total > 0).all():
-            raise RunError(
-                f"step {step}: none of the nodes that take part could measure any point; see the warnings, and whether "
-                "the problem's bounds, time limit and infeasible regions leave anything"
-            )
+            raise RunError(f"step {step}: {NOWHERE}")
         return Network(*(filled(name) for name in ("centres", "widths", "weights", "bias"))), samples / total
 
     def _search(self, step: int, local: Network, shares: Tensor, average: Network) -> tuple[Tensor, Tensor]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from fne.errors import FneError, SettingError
@@ -162,11 +163,17 @@ class Problem:
     optimum: float | None = None
     code: str = ""
 
+    def keep(self, journal: Path) -> None:
+        """Let a measure that can (`keep`) write each value to a file at once, and take up what is there."""
+        getattr(self.measure, "keep", lambda _: None)(journal)
+
+    def forget(self) -> None:
+        """Tell it that a checkpoint holds them all."""
+        getattr(self.measure, "forget", lambda: None)()
+
     def close(self) -> None:
         """Release what measuring holds, such as child processes."""
-        close = getattr(self.measure, "close", None)
-        if close is not None:
-            close()
+        getattr(self.measure, "close", lambda: None)()
 
 
 @dataclass(frozen=True)

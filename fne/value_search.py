@@ -12,7 +12,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from fne.searching import runs_by_node, start_points
+from fne.errors import RunError
+from fne.searching import NOWHERE, runs_by_node, start_points
 from fne.space import SearchTask, Space
 from fne.surrogates.dycors import Dycors
 from fne.types import Header, Metrics, Request, Result, Round, Scalar
@@ -125,6 +126,7 @@ class ValueSearch:
         self._queries, self._each = queries, each
         self._start = start_points(task, seed, runs, initial)
         self._known = Archive(runs, len(task.space))
+        self._asked: Tensor | None = None
         self.horizon = 1 + math.ceil(queries / each)
 
     @property
@@ -134,7 +136,9 @@ class ValueSearch:
 
     def ask(self, nodes: Sequence[str]) -> Request:
         """Return the start, or the points that the rule proposes."""
-        return value_request(self.seed, self.step, self._proposed(), [nodes] * len(self._start))
+        if self._asked is None:
+            self._asked = self._proposed()
+        return value_request(self.seed, self.step, self._asked, [nodes] * len(self._start))
 
     def _proposed(self) -> Tensor:
         if self.step == 0:
@@ -144,9 +148,15 @@ class ValueSearch:
         return self._space.snap(self._propose(self.step, self._known))[:, :left]
 
     def tell(self, round_: Round) -> Metrics:
-        """Keep the values; they are known to the server."""
-        points = self._proposed()
-        values = values_of(round_)
+        """Keep the values; they are known to the server.
+
+        Raises:
+            RunError: no point of the start has a value in a run.
+        """
+        assert self._asked is not None
+        points, values, self._asked = self._asked, values_of(round_), None
+        if self.step == 0 and bool(values.isnan().all(dim=1).any()):
+            raise RunError(f"step 0: {NOWHERE}")
         if self.step and self._memory is not None:
             self._memory.learn(self.step, self._known, values)
         self._known.add(points, values)
@@ -166,7 +176,7 @@ class ValueSearch:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over what `state_dict` returned."""
-        self.step = state["step"]
+        self.step, self._asked = state["step"], None
         self._known.load_state_dict(state["known"])
         if self._memory is not None:
             self._memory.load_state_dict(state["memory"])

@@ -118,6 +118,13 @@ def test_only_participants_get_anything_and_no_value_leaves_a_node(tmp_path: Pat
     assert len(set(sets[1:5])) > 1
 
 
+@pytest.mark.parametrize("name", ["fdd_ea", "fdd_ea_plus"])
+def test_no_file_of_a_run_shows_what_a_node_has_measured(name: str, tmp_path: Path) -> None:
+    """But the nodes' own, and of the best what is released."""
+    train({**config({"dim": 2}), "strategy": {"name": name, "rounds": 4, "generations": 3}}, out=tmp_path / "run")
+    assert all(set(own) <= {"samples"} for line in read_history(tmp_path / "run") for own in line["per_node"].values())
+
+
 def test_noise_is_the_nodes_own_and_the_history_shows_what_is_behind_it(tmp_path: Path) -> None:
     made, engine = search({"noise": 0.5})
     made.strategy.tell(engine.send(made.strategy.ask(engine.nodes)))
@@ -152,7 +159,9 @@ def test_distinct_queries_are_different_points_and_each_is_an_evaluation() -> No
     points = torch.cat([own["points"][0] for own in request.private.values()])
     assert len(points) == 4
     assert torch.pdist(points).min() > 1e-6
-    assert build_search(load_config(config(queries="distinct", rounds=None))).strategy.horizon == 2 + 5  # type: ignore[arg-type]
+    for dim, rounds in ((3, 4), (1, 1), (7, 10)):  # four evaluations each; never more than 6 d but for the first
+        given = config({"dim": dim}, queries="distinct", rounds=None)
+        assert build_search(load_config(given)).strategy.horizon == 2 + rounds  # type: ignore[arg-type]
 
 
 def test_the_most_training_samples_are_the_best() -> None:
@@ -213,8 +222,13 @@ def test_a_problem_that_nobody_can_measure_ends_the_run(tmp_path: Path) -> None:
         ({"watch": {"target": 0.9}}, "watch.target = 0.9: must be null with a problem"),
         ({"watch": {"champions": 1}}, "watch.champions = 1: must be 0 with a problem"),
         ({"wire": "lineage"}, "wire = 'lineage': must be tensors or auto with a problem"),
-        ({"engine": {"quorum": 21}}, "engine.quorum = 21: must be at most the number of nodes in a step, 20"),
         ({"problem": {"name": "ellipsoid", "known": "no.csv"}}, "no.csv: cannot be read"),
+        ({"problem": {"name": "ellipsoid", "known": "a\0b"}}, "must be a path"),
+        ({"engine": {"quorum": 5}}, "engine.quorum = 5: must be at most the number of nodes in a step, 4"),
+        (
+            {"strategy": {"name": "fdd_ea_plus"}, "problem": {"name": "ellipsoid", "known": "no.csv"}},
+            "null with strategy.name = 'fdd_ea_plus', which sees only points that it asked for",
+        ),
     ],
 )
 def test_mistakes_are_told_by_key(changed: dict[str, Any], text: str, tmp_path: Path) -> None:

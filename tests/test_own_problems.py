@@ -24,6 +24,7 @@ from fne.errors import ConfigError, DataError, FneError, SettingError
 from fne.measuring import MeasurementWarning
 from fne.objective import read_known
 from fne.space import Problem, space_of
+from fne.training import train
 
 OWN = '''
 import json, os, subprocess, sys, time
@@ -513,3 +514,60 @@ def test_no_file_of_known_points(tmp_path: Path) -> None:
     for path in (Path("none.csv"), tmp_path):
         with pytest.raises(FneError, match=r"problem.known = .*: cannot be read: .*; give a CSV in UTF-8, or null"):
             read_known(path, space_of({"x": (0, 1)}))
+
+
+@pytest.mark.parametrize("parallel", [1, 2])
+def test_a_killed_run_measures_nothing_twice(parallel: int, tmp_path: Path) -> None:
+    """Killed in the middle of the start, and of what the second process took up."""
+    (tmp_path / "slow.py").write_text(
+        "import os, time\n"
+        "def f(x, node):\n"
+        "    with open('calls.txt', 'a') as file:\n"
+        "        file.write(f'{node} {x!r}\\n')\n"
+        "    time.sleep(0.05)\n"
+        "    return x * x\n"
+    )
+    (tmp_path / "run.yaml").write_text(
+        "problem: {name: callable, function: 'slow.py:f', variables: {x: [-1, 1]}, nodes: 2, "
+        f"parallel: {parallel}}}\n"
+        "strategy: {name: fdd_ea, initial: 12, rounds: 2, participation: 1, generations: 2}\n"
+        "watch: {tensorboard: false}\n"
+    )
+    calls = tmp_path / "calls.txt"
+    words = ["run.yaml", "--out", "run"]
+    for enough in (5, 14):
+        process = subprocess.Popen([sys.executable, "-m", "fne.cli", "train", *words, "-q"], cwd=tmp_path)
+        deadline = time.monotonic() + 60
+        while not (calls.exists() and len(calls.read_text().splitlines()) >= enough) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        process.kill()
+        process.wait()
+        words = ["--resume", "run"]  # also where no step was finished
+    done = subprocess.run(
+        [sys.executable, "-m", "fne.cli", "train", "--resume", "run", "-q"], cwd=tmp_path, timeout=120, check=False
+    )
+    assert done.returncode == 0
+    measured = calls.read_text().splitlines()
+    # of each kill what was under way is measured again, at most as many as at once
+    assert len(measured) >= 14
+    assert len(measured) - len(set(measured)) <= 2 * parallel
+    assert len(set(measured)) == 2 * (12 + 2)
+    assert (tmp_path / "run" / "nodes" / "measured.jsonl").read_bytes() == b""
+
+
+def test_a_node_that_never_answers_is_left_out(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import time\ndef f(x, node):\n    time.sleep(60 if node == 'node-001' else 0)\n    return x * x\n"
+    )
+    config = {
+        "problem": {
+            "name": "callable", "function": f"{tmp_path}/mine.py:f", "variables": {"x": [-1, 1]}, "nodes": 2,
+            "time_limit": 0.1,
+        },
+        "strategy": {"name": "fdd_ea", "initial": 4, "rounds": 2, "participation": 1, "generations": 2},
+        "watch": {"tensorboard": False},
+    }  # fmt: skip
+    with pytest.warns(MeasurementWarning, match="node-001 could not measure .* it took longer than 0.1 seconds"):
+        summary = train(config, out=tmp_path / "run")
+    assert summary["finished"]
+    assert summary["best_value"] < 0.3

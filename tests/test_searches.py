@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,9 @@ import torch
 
 from fne.config import load_config
 from fne.engines.local import LocalEngine
+from fne.errors import RunError
 from fne.loop import run
+from fne.measuring import MeasurementWarning
 from fne.registry import catalogue, entry, load
 from fne.search import Search, build_search
 from fne.space import Problem
@@ -137,6 +140,16 @@ def test_sums_are_asked_for_wherever_values_are_told(name: str) -> None:
     told = {"centres", "widths", "weights", "bias", "samples"}
     assert set(seen) - told <= {"point", "value"}
     assert seen.count("value") in (0, len(engine.nodes))  # at the release, once a node
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+def test_a_search_of_which_nothing_can_be_measured_ends_with_an_error(name: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("def f(x):\n    return float('nan')\n")
+    problem = {"name": "callable", "function": f"{tmp_path}/mine.py:f", "variables": {"x": [0, 1]}, "nodes": 2}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", MeasurementWarning)
+        with pytest.raises(RunError, match="could measure any point"):
+            train(settings(name, problem=problem), out=tmp_path / "run")
 
 
 @pytest.mark.parametrize("name", PROBLEMS)

@@ -27,7 +27,6 @@ Deviations and readings
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
@@ -42,6 +41,8 @@ from fne.types import Metrics, Request, Result, Round
 @register("strategy", "fdd_ea")
 class FddEa:
     """Federated data-driven evolutionary search: surrogates travel, measurements stay with the nodes."""
+
+    takes_known = True
 
     def __init__(
         self,
@@ -81,8 +82,9 @@ class FddEa:
         self.seed, self.step, self._runs, self._release = seed, 0, runs, release
         self._initial = 5 * d if initial is None else initial
         participants = Participation(seed, runs, participation)
-        self._each = participants.count(task.nodes) if queries == "distinct" else 1
-        self._queries = math.ceil(6 * d / self._each) if rounds is None else rounds
+        self.fewest = participants.count(task.nodes)
+        self._each = self.fewest if queries == "distinct" else 1
+        self._queries = max(1, 6 * d // self._each) if rounds is None else rounds
         self._rounds = SurrogateRounds(
             task, seed=seed, runs=runs, start=start_points(task, seed, runs, self._initial),
             participation=participants, distinct=queries == "distinct", acquisition=acquisition, mu=mu,

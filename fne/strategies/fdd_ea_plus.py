@@ -1,4 +1,4 @@
-"""FDD-EA, and a second phase where it stagnates: a search over the mean values that the nodes measure.
+"""FDD-EA, and then a second phase: a search over the mean values that the nodes measure.
 
 Ours. The paper says that FDD-EA "quickly gets stuck in a local optimum in the later search stage" (section IV-B); with
 the optimum away from the middle of the bounds it does not get near it at all. The first `share` of the rounds is FDD-EA
@@ -56,12 +56,14 @@ class FddEaPlus:
         self._first = min(max(1, round(share * queries)), queries - 1)
         self._start = start_points(task, seed, runs, 5 * d if initial is None else initial)
         self._participation = Participation(seed, runs, participation)
+        self.fewest = self._participation.count(task.nodes)
         self._rounds = SurrogateRounds(
             task, seed=seed, runs=runs, start=self._start, participation=self._participation, distinct=False,
             acquisition=acquisition, mu=mu, centres=2 * d + 1, epochs=epochs, lr=lr, reading="workable", starts=3,
             most=0, population=population, generations=generations,
         )  # fmt: skip
         self._known = Archive(runs, d)
+        self._asked: Tensor | None = None
         self._search, self._second = Dycors(runs, d), queries - self._first
         self.horizon = 1 + queries + 1
         """The start, the queries, and between the phases the values so far."""
@@ -77,7 +79,9 @@ class FddEaPlus:
             return self._rounds.request(self.step, nodes)
         if self.step == self._first + 1:
             return value_request(self.seed, self.step, self._rounds.asked, [nodes] * self._runs, recall=True)
-        return value_request(self.seed, self.step, self._proposed(), self._participation(self.step, nodes))
+        if self._asked is None:
+            self._asked = self._proposed()
+        return value_request(self.seed, self.step, self._asked, self._participation(self.step, nodes))
 
     def _proposed(self) -> Tensor:
         """Return the points of this step, `[B, 1, d]`."""
@@ -92,9 +96,11 @@ class FddEaPlus:
         elif step == self._first + 1:
             self._known.add(self._rounds.asked, values_of(round_))
         else:
-            points, values = self._proposed(), values_of(round_)
+            assert self._asked is not None
+            values = values_of(round_)
             self._search.learn(values[:, 0], self._known.least)
-            self._known.add(points, values)
+            self._known.add(self._asked, values)
+            self._asked = None
         self.step += 1
         queried = step if step <= self._first else step - 1
         return {"round": queried, "evaluations": self._start.shape[1] + queried, **figures}
@@ -112,7 +118,7 @@ class FddEaPlus:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over what `state_dict` returned."""
-        self.step = state["step"]
+        self.step, self._asked = state["step"], None
         self._rounds.load_state_dict(state["rounds"])
         self._known.load_state_dict(state["known"])
         self._search.load_state_dict(state["search"])

@@ -6,9 +6,9 @@ high-dimensional expensive black-box optimization", Engineering Optimization 45(
 Shapes: `B` runs, `n` samples, `d` variables, `c` candidates. Points are in the cube [-1, 1]^d.
 
 Deviations:
-- Large values are compressed (`compressed`); the paper leaves the values as they are. To cut them off at their median,
-  as is often done, made the mean on a shifted and turned Ellipsoid of 10 variables 15 times as large.
-- Steps are 0.2 of half the range, not of the range, and are halved after 5 failures, not after max(5, d), down to 1/128,
+- Large values are compressed (see `compressed`); the paper leaves the values as they are. To cut them off at their
+  median, as is often done, costs an order of magnitude on a shifted and turned Ellipsoid.
+- Steps are 0.2 of half the range, not of the range, and halved after 5 failures, not after max(5, d), down to 1/128,
   not 1/64: 6d evaluations leave no time for more.
 - There is a fifth weight, 0.99.
 - A point where evaluating failed is a failure, and candidates keep away from it; it has no other influence.
@@ -69,7 +69,6 @@ class Dycors:
         generators: Sequence[torch.Generator],
         horizon: int | Tensor,
         *,
-        active: Tensor | None = None,
         snap: Snap = lambda points: points,
     ) -> Tensor:
         """Return where to evaluate next, `[B, d]`.
@@ -80,7 +79,6 @@ class Dycors:
             valid: bool `[B, n]`; other rows have no influence, whatever they hold.
             generators: one a run, on the CPU.
             horizon: how many points this search proposes in all, one number or `[B]`.
-            active: bool `[B]`; other runs get NaN, and their generators stay as they are.
             snap: applied to the candidates.
         """
         used = valid.any(dim=0)  # padding at the end costs nothing
@@ -90,32 +88,28 @@ class Dycors:
         horizons = torch.as_tensor(horizon).expand(len(x)).tolist()
         points = x.new_full((len(x), self.dim), math.nan)
         for run in range(len(x)):
-            if active is None or active[run]:
-                rows = valid[run]
-                model = Cubic(x[run, rows], fitted.weights[run, rows], fitted.constant[run], fitted.slopes[run])
-                best = x[run, y[run].where(known[run], math.inf).argmin()] if known[run].any() else None
-                points[run] = self._point(run, model, best, horizons[run], generators[run], snap)
+            rows = valid[run]
+            model = Cubic(x[run, rows], fitted.weights[run, rows], fitted.constant[run], fitted.slopes[run])
+            best = x[run, y[run].where(known[run], math.inf).argmin()] if known[run].any() else None
+            points[run] = self._point(run, model, best, horizons[run], generators[run], snap)
         return points
 
-    def learn(self, y: Tensor, best: Tensor, *, active: Tensor | None = None) -> None:
+    def learn(self, y: Tensor, best: Tensor) -> None:
         """Take in the values `y [B]` at the points that were proposed, NaN where evaluating failed.
 
         Args:
             y: `[B]`.
             best: the best values before, `[B]`, infinite where there were none.
-            active: as of `propose`.
         """
         y, best = y.detach().cpu().double(), best.detach().cpu().double()
-        active = torch.ones(len(y), dtype=torch.bool) if active is None else active.cpu()
         success = y < torch.where(best.isfinite(), best - BETTER * best.abs(), best)
         successes = torch.where(success, self.successes + 1, 0)
         failures = torch.where(success, 0, self.failures + 1)
         longer, shorter = successes >= SUCCESSES, failures >= FAILURES
         step = torch.where(longer, 2 * self.step, torch.where(shorter, self.step / 2, self.step))
-        self.step = torch.where(active, step.clamp(STEP / 2**HALVINGS, STEP), self.step)
-        self.successes = torch.where(active, successes.masked_fill(longer, 0), self.successes)
-        self.failures = torch.where(active, failures.masked_fill(shorter, 0), self.failures)
-        self.count = self.count + active.long()
+        self.step = step.clamp(STEP / 2**HALVINGS, STEP)
+        self.successes, self.failures = successes.masked_fill(longer, 0), failures.masked_fill(shorter, 0)
+        self.count = self.count + 1
 
     def _point(
         self, run: int, model: Cubic, best: Tensor | None, horizon: int, draw: torch.Generator, snap: Snap
@@ -159,6 +153,8 @@ def compressed(y: Tensor, known: Tensor) -> Tensor:
     So the surrogate does not spend itself on high walls, yet knows which of them are higher. Unit and origin of `y` are
     of no matter. Where half of the values are the least one, s is made of the largest in place of the median.
     """
+    if not y.shape[1]:
+        return y
     low = y.where(known, math.inf).amin(dim=1, keepdim=True)
     high = y.where(known, -math.inf).amax(dim=1, keepdim=True)
     middle = y.where(known, math.nan).nanmedian(dim=1, keepdim=True).values
