@@ -12,7 +12,7 @@ import hashlib
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -22,26 +22,32 @@ from fne.errors import FneError, RunError
 from fne.evolution.evaluate import Evaluator
 from fne.evolution.lineage import BehindError, Replica
 from fne.objective import Objective
+from fne.privacy.hidden import Hidden
 from fne.types import PROTOCOL_VERSION, Header, Reply, Request, Samples, Scalar, Status, Tensors
+
+if TYPE_CHECKING:
+    from fne.privacy.session import Session
 
 
 class RefusedError(Exception):
     """Raised by a task for a request that this node will not answer; the text is the reply's reason."""
 
 
-class Secrets:
-    """A node's secret key: it refuses to be printed, copied or serialised.
+class Secrets(Hidden):
+    """A node's secret key, and what it holds of a run's secure sums: neither is printed, copied or serialised.
 
     Args:
         key: 32 bytes; at a real site from its own folder, in a simulation derived from the run's seed.
         simulated: whether it is such a derived key: reports then say "simulated privacy".
     """
 
-    __slots__ = ("_key", "simulated")
+    __slots__ = ("_key", "session", "simulated")
 
     def __init__(self, key: bytes, *, simulated: bool) -> None:
         self._key = key
         self.simulated = simulated
+        self.session: Session | None = None
+        """Of secure sums; gone with the process, so a resumed run makes another."""
 
     @classmethod
     def simulate(cls, seed: int, node: str) -> Secrets:
@@ -53,11 +59,9 @@ class Secrets:
         text = "\x1f".join(str(part) for part in parts).encode()
         return int.from_bytes(hashlib.blake2b(text, key=self._key, digest_size=8).digest(), "little") >> 1
 
-    def __repr__(self) -> str:
-        return "Secrets(hidden)"
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError("a node's secrets stay with the node: they cannot be copied or serialised")
+    def derived(self, purpose: str) -> bytes:
+        """Return 32 bytes for a purpose, always the same, that nobody without the key can compute."""
+        return hashlib.blake2b(purpose.encode(), key=self._key, digest_size=32, person=b"fne/purpose").digest()
 
 
 @dataclass
@@ -104,6 +108,10 @@ class Worker:
         self.nodes = dict(nodes)
         self.joined = joined
         self.replica = replica
+        self.pinned: Mapping[str, bytes] = {}
+        """Public signing keys of the run's nodes, by which secure sums know whose key is whose."""
+        self.prefix = ""
+        """Of the tasks that are answered; others are refused."""
         self._evaluator = evaluator
         self._device = device or torch.device("cpu")
 
@@ -134,6 +142,10 @@ class Worker:
             reason = f"protocol {request.header.protocol}, this node speaks {PROTOCOL_VERSION}"
             yield from (Reply(request.header, n.name, Status.REFUSED, reason) for n in hosted)
             return
+        if not request.task.startswith(self.prefix):
+            reason = f"this node answers tasks of {self.prefix}* only, not {request.task!r}"
+            yield from (Reply(request.header, n.name, Status.REFUSED, reason) for n in hosted)
+            return
         if self.replica is not None:
             try:
                 request = self.replica.follow(request)
@@ -146,11 +158,7 @@ class Worker:
     def _run(self, nodes: Sequence[Node], request: Request) -> Iterator[Reply]:
         pending = list(nodes)
         try:
-            task = registry.load("task", request.task)
-            odd = [key for key, value in request.options.items() if not isinstance(value, int | float | str | bool)]
-            if odd:
-                raise FneError(f"task {request.task!r}: {odd[0]}: must be a number, text, or true or false")
-            options = _checked(task, request.task, tuple((k, type(v), v) for k, v in request.options.items()))
+            task = task_of(request)
         except FneError as error:
             yield from (Reply(request.header, node.name, Status.REFUSED, str(error)[:300]) for node in nodes)
             return
@@ -158,7 +166,7 @@ class Worker:
             kept = [dict(node.memory) for node in pending]
             answered = 0
             try:
-                payloads = iter(task(self, tuple(pending), request, **options))
+                payloads = iter(task(self, tuple(pending), request))
                 for node in pending:
                     payload = next(payloads, None)
                     if payload is None:
@@ -185,6 +193,16 @@ class Worker:
                 culprit = pending[answered]
                 yield Reply(request.header, culprit.name, status, _reason(error, tell=culprit.secrets.simulated))
                 pending = pending[answered + 1 :]
+
+
+def task_of(request: Request) -> Callable[[Worker, Sequence[Node], Request], Iterator[Tensors]]:
+    """Return a request's task, to be called once a worker; raises `FneError` for an unknown one or wrong options."""
+    task = registry.load("task", request.task)
+    odd = [key for key, value in request.options.items() if not isinstance(value, int | float | str | bool)]
+    if odd:
+        raise FneError(f"task {request.task!r}: {odd[0]}: must be a number, text, or true or false")
+    options = _checked(task, request.task, tuple((k, type(v), v) for k, v in request.options.items()))
+    return functools.partial(task, **options)
 
 
 def payload_of(request: Request, node: Node) -> Tensors:

@@ -118,7 +118,6 @@ class WatchSection(Section):
 
 _NAME = "text of at most 100 letters, digits, '.', '_' and '-' that begins with a letter or digit"
 _SEED = "a whole number >= 0 and < 2**63"
-_INSECURE = "false: secure sums are not in this version"
 
 
 class RunSection(Section):
@@ -126,7 +125,10 @@ class RunSection(Section):
 
     name: Annotated[str, Key("name of the run", allowed=_NAME, pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
     seed: Annotated[int, Key("seed of everything public", allowed=_SEED, ge=0, lt=2**63)] = 0
-    secure: Annotated[Literal[False], Key("secure sums", allowed=_INSECURE)] = False
+    secure: Annotated[
+        Literal[False, True, "clip"],
+        Key("the server sees sums over nodes only; clip: numbers too large for them are clipped, not an error"),
+    ] = False
     wire: Annotated[
         Literal["tensors", "lineage", "auto"],
         Key("of candidates whole models are sent, or decisions from which nodes make them; auto: these if it can be"),

@@ -11,6 +11,7 @@ import hashlib
 import json
 import math
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,6 +31,7 @@ from fne.finishing import finish_learning, finish_search
 from fne.runfolder import (
     CONFIG,
     FILES,
+    MEASURED,
     MODEL,
     SOLUTION,
     SUMMARY,
@@ -44,7 +46,10 @@ from fne.runfolder import (
     save_model,
 )
 from fne.search import Search, build_search
-from fne.types import Engine, Metrics, Round, Strategy
+from fne.secure import SecureEngine
+from fne.secure_checks import check_secure
+from fne.secure_tasks import secure_only
+from fne.types import Callback, Engine, Metrics, Round, Strategy
 from fne.watch.checkpoint import Checkpoint
 from fne.watch.history import History
 from fne.watch.progress import Progress
@@ -101,10 +106,15 @@ def train(
 
 
 def _build(config: Config) -> Experiment | Search:
+    made: Experiment | Search
     if isinstance(config, SearchConfig):
-        return build_search(config)
-    assert isinstance(config, LearningConfig)
-    return build(config)
+        made = build_search(config)
+    else:
+        assert isinstance(config, LearningConfig)
+        made = build(config)
+    if config.secure:
+        check_secure(config, made.strategy, made.nodes)
+    return made
 
 
 def _run(
@@ -114,7 +124,10 @@ def _run(
     connect: Callable[..., Engine] = registry.load("engine", config.engine.name)
     with contextlib.ExitStack() as stack:
         engine = connect(experiment.worker, f"{config.name}-s{config.seed}", folder, **config.engine.settings)
-        codec = None
+        codec, secured = None, None
+        if config.secure:
+            secure_only(experiment.worker)
+            engine = secured = SecureEngine(engine, clip=config.secure == "clip")
         if config.wire == "lineage":
             named = {"strategy": config.strategy.name, "seed": config.seed, "settings": config.strategy.settings}
             engine = codec = LineageCodec(engine, strategy, named)
@@ -145,6 +158,7 @@ def _run(
         view = None
         if isinstance(experiment, Search):
             stack.callback(experiment.problem.close)
+            experiment.problem.keep(folder / MEASURED)
             view = SimulationView(engine)
         elif experiment.dataset.files:
             told = [report.as_json() for report in experiment.dataset.files]
@@ -170,9 +184,15 @@ def _run(
         stops.reached = totals.has_reached(watch.target)  # killed after the last step, before the summary
         if not stops.reached and (stop_after is None or strategy.step < stop_after):
             # history and totals before the checkpoint that records where they stand
-            views = [] if view is None else [view]
-            loop.run(strategy, engine, callbacks=[*views, totals, history, *watchers, *champions, checkpoint, stops])
+            views: list[Callback] = [] if view is None else [view]
+            views += [] if secured is None else [secured.observe]
+            watching: list[Callback] = [*views, totals, history, *watchers, *champions, checkpoint, stops]
+            if isinstance(experiment, Search):
+                watching.append(_Settled(checkpoint, experiment))
+            loop.run(strategy, engine, callbacks=watching)
         checkpoint.write(strategy)
+        if isinstance(experiment, Search):
+            experiment.problem.forget()
     if not (strategy.done or stops.reached):
         state_of = {"name": config.name, "seed": config.seed, "steps": strategy.step, "folder": str(folder)}
         return {**state_of, "finished": False, "interrupted": interrupted.is_set()}
@@ -267,6 +287,17 @@ class _Champions:
             save_model(self._experiment, champion(), self._folder / f"step-{strategy.step:09d}.safetensors")
 
 
+class _Settled:
+    """Lets a problem forget what it measured once a checkpoint holds it."""
+
+    def __init__(self, checkpoint: Checkpoint, search: Search) -> None:
+        self._checkpoint, self._problem = checkpoint, search.problem
+
+    def __call__(self, strategy: Strategy, round_: Round, metrics: Metrics) -> None:
+        if self._checkpoint.written == strategy.step:
+            self._problem.forget()
+
+
 @contextlib.contextmanager
 def _interrupts() -> Iterator[threading.Event]:
     """Let the first Ctrl-C or SIGTERM finish the step; a second one interrupts as usual."""
@@ -277,6 +308,7 @@ def _interrupts() -> Iterator[threading.Event]:
 
     def ask_to_stop(signum: int, _: Any) -> None:
         event.set()
+        print("fne: stopping after this step; once more stops at once", file=sys.stderr, flush=True)
         signal.signal(signum, previous[signal.Signals(signum)])
 
     signals = (signal.SIGINT, signal.SIGTERM)

@@ -1,0 +1,140 @@
+"""What both halves of secure sums know: tags, limits, how masks are signed and keys are checked; nothing secret."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fne.privacy import keys, shares
+from fne.privacy.hidden import ProtocolError
+from fne.privacy.ring import Words
+
+LEAST = 4
+"""Nodes in a sum: one of them together with the server learns a sum of three others, and no single value."""
+VERSION = b"fne/secagg/v1"
+SEALED_BYTES = 2 * shares.SHARE_BYTES + keys.TAG_BYTES
+NONCE_BYTES = 12
+
+
+def threshold(nodes: int) -> int:
+    """Return how many of a sum's members it takes to open it: more than two thirds.
+
+    So a server that tells some nodes that one dropped out, and others that it did not, opens at most one of both.
+    """
+    return 2 * nodes // 3 + 1
+
+
+def enough(nodes: int) -> int:
+    """Return how many of a sum's members must have sent their vectors."""
+    return max(LEAST, threshold(nodes))
+
+
+@dataclass(frozen=True)
+class Tag:
+    """What a sum is of; a node answers one of each (run, step, kind), and each attempt once."""
+
+    run: str
+    step: int
+    attempt: int
+    kind: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} of step {self.step}, attempt {self.attempt}"
+
+    def context(self, members: Sequence[str]) -> bytes:
+        """Return the digest that every key of this sum is bound to, 32 bytes."""
+        text = json.dumps([self.run, self.step, self.attempt, self.kind, list(members)])
+        return keys.digest(VERSION, b"/sum", text.encode())
+
+
+@dataclass(frozen=True)
+class Offer:
+    """What a node gives the server before it sends its vector.
+
+    Args:
+        sealed: for every other member in order, its shares of b and r, which only that member can read.
+        box: the mask keys of this sum, which r opens.
+        commitment: digest of b, by which the server knows that shares fit together.
+    """
+
+    sealed: tuple[bytes, ...]
+    box: bytes
+    commitment: bytes
+
+
+# ------------------------------------------------------------------------------------------------ masks
+def signed(own: int, other: int, mask: Words) -> Words:
+    """Return what of a pair's mask `own` adds: it, where the other one comes later, else its negative."""
+    return mask if other > own else -mask
+
+
+def own_mask(key: bytes, nonce: bytes, words: int) -> Words:
+    """Return the keystream of b: it stays on a vector that comes too late, whose other masks are known by then."""
+    return keys.stream(key, nonce, words)
+
+
+def nonce_of(participants: Sequence[int]) -> bytes:
+    """Return the nonce of a sum's keystreams: with other participants it is another one."""
+    return keys.digest(VERSION, b"/participants", json.dumps(list(participants)).encode())[:NONCE_BYTES]
+
+
+def commitment(context: bytes, mask: bytes) -> bytes:
+    """Return the digest by which b is known again."""
+    return keys.digest(VERSION, b"/mask", context, mask)
+
+
+# ------------------------------------------------------------------------------------------------ checks
+def check_count(found: int, least: int, tag: Tag) -> None:
+    """Raise `ProtocolError` for fewer nodes than a sum must have."""
+    if found < least:
+        raise ProtocolError(f"{tag}: {found} nodes, and at least {least} must be in a secure sum")
+
+
+def transcript(run: str, names: Sequence[str], publics: Sequence[bytes]) -> bytes:
+    """Return the digest of the list of keys."""
+    return keys.digest(VERSION, b"/list", json.dumps([run, list(names)]).encode(), *publics)
+
+
+def entry_text(run: str, name: str, public: bytes) -> bytes:
+    """Return what a node signs of its public key."""
+    return VERSION + b"/key" + public + json.dumps([run, name]).encode()
+
+
+def echo_text(listed: bytes) -> bytes:
+    """Return what a node signs of the list of keys."""
+    return VERSION + b"/echo" + listed
+
+
+@functools.lru_cache(maxsize=4)  # a worker's nodes check the same list: the answer depends on it alone
+def check_list(
+    run: str,
+    names: tuple[str, ...],
+    publics: tuple[bytes, ...],
+    signatures: tuple[bytes, ...],
+    pinned: tuple[bytes, ...],
+) -> None:
+    """Raise `ProtocolError` where a list of keys is not sorted, or has a key that is wrong, twice there or unsigned."""
+    if list(names) != sorted(set(names)) or not len(names) == len(publics) == len(signatures):
+        raise ProtocolError("the list of keys is not sorted by name, with one key and signature for each node")
+    owners: dict[bytes, str] = {}
+    for name, public, signature, identity in zip(names, publics, signatures, pinned, strict=True):
+        keys.check_public(public, name)
+        if public in owners:
+            raise ProtocolError(f"{owners[public]} and {name} have the same public key: one of them is not its own")
+        owners[public] = name
+        if not identity:
+            raise ProtocolError(f"no signing key of {name} is pinned here: whose key it is cannot be told")
+        if not keys.verified(identity, signature, entry_text(run, name, public)):
+            raise ProtocolError(f"the public key of {name} is not signed by it, for this run and name")
+
+
+@functools.lru_cache(maxsize=4)
+def check_echoes(listed: bytes, signers: tuple[tuple[str, bytes, bytes], ...]) -> None:
+    """Raise `ProtocolError` for a node `(name, public signing key, echo)` that has not signed this list."""
+    for name, public, echo in signers:
+        if not keys.verified(public, echo, echo_text(listed)):
+            raise ProtocolError(
+                f"{name} has another list of keys than this node: the server does not tell all the same"
+            )

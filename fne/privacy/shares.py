@@ -1,0 +1,50 @@
+"""Shares of a 32-byte secret: any `threshold` of them give it, fewer say nothing (A. Shamir, 1979).
+
+The secret is the value at 0 of a polynomial over the integers modulo a prime above 2^256, whose other coefficients are
+drawn from the operating system; share number x, from 1, is its value at x, 33 bytes.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+from collections.abc import Mapping
+
+from fne.privacy.keys import KEY_BYTES
+
+PRIME = 2**256 + 297
+"""The smallest above 2^256."""
+SHARE_BYTES = 33
+
+
+def split(secret: bytes, threshold: int, count: int) -> list[bytes]:
+    """Return `count` shares of a secret of 32 bytes, numbered from 1."""
+    assert len(secret) == KEY_BYTES
+    assert 1 <= threshold <= count
+    drawn = os.urandom(48 * (threshold - 1))  # 128 bits more than the prime has: even but for 2^-127
+    coefficients = [int.from_bytes(drawn[i : i + 48], "little") % PRIME for i in range(0, len(drawn), 48)]
+    coefficients.append(int.from_bytes(secret, "little"))
+    made = []
+    for x in range(1, count + 1):
+        value = 0
+        for coefficient in coefficients:
+            value = value * x + coefficient  # x is small: one reduction at the end is the fastest
+        made.append((value % PRIME).to_bytes(SHARE_BYTES, "little"))
+    return made
+
+
+def joined(shares: Mapping[int, bytes]) -> bytes:
+    """Return the secret of exactly `threshold` shares by number; of others than its own it returns nonsense."""
+    weights = _weights(tuple(shares))
+    total = sum(w * int.from_bytes(share, "little") for w, share in zip(weights, shares.values(), strict=True))
+    return (total % PRIME % 2**256).to_bytes(KEY_BYTES, "little")
+
+
+@functools.lru_cache(maxsize=16)  # they are the same for all secrets of a step
+def _weights(numbers: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the weights by which values at `numbers` give the value at 0 (Lagrange)."""
+    product = math.prod(numbers)
+    return tuple(
+        product // x * pow(math.prod(other - x for other in numbers if other != x), -1, PRIME) for x in numbers
+    )
