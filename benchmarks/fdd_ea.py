@@ -34,6 +34,8 @@ MOVED: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 FEDERATED = ("fdd_ea", "fdd_ea_plus")
 CENTRAL = ("dycors", "gp_lcb", "rcga", "latin_hypercube")
+WITH_CURVES = (*FEDERATED, "dycors", "gp_lcb", "rcga")
+DEFAULTS = {"epochs": 20, "participation": 0.1, "lr": 0.12}
 
 # Xu et al., Table III: mean and standard deviation of 20 runs; FDD-EA, CAL-SAPSO, GPEME, SHPSO, SSLPSO.
 PAPER = {
@@ -322,37 +324,66 @@ def _compare(group: str, found: dict[str, dict[tuple[str, int], list[float]]]) -
 
 # ------------------------------------------------------------------------------------------------ pictures
 def pictures(out: Path, to: Path, runs: int) -> None:
-    """Draw the way of the best value over evaluations, mean and standard deviation of the logarithm."""
+    """Draw the way of the best value over evaluations, mean and standard deviation of the logarithm.
+
+    Of the methods on all instances (Figures 4 to 8), of the acquisitions (12), of the sensitivity (13 to 15).
+    """
+    plain = {(c.function, c.dim): c for c in cells("iid") if c.strategy == "fdd_ea"}
+    for group in MOVED:
+        columns = {f: [(c.strategy, c) for c in cells(group) if c.function == f and c.strategy in WITH_CURVES]
+                   for f in FUNCTIONS}  # fmt: skip
+        _draw(columns, out, to / f"fdd_ea_{group}.png", runs)
+    kinds = {"f": "F-LCB", "l": "L-LCB", "g": "G-LCB"}
+    columns = {f: [("F-LCB", plain[f, d]) for d in DIMS] for f in FUNCTIONS}
+    for cell in cells("acquisitions"):
+        columns[cell.function].append((kinds[cell.label], cell))
+    _draw(columns, out, to / "fdd_ea_acquisitions.png", runs)
+    columns = {}
+    for cell in cells("sensitivity"):
+        key, _, value = cell.label.rpartition("-")
+        columns.setdefault(key, [(f"{DEFAULTS[key]:g}", plain["ellipsoid", d]) for d in DIMS]).append((value, cell))
+    _draw(columns, out, to / "fdd_ea_sensitivity.png", runs, legends=True)
+
+
+def _draw(
+    columns: dict[str, list[tuple[str, Cell]]], out: Path, path: Path, runs: int, *, legends: bool = False
+) -> None:
+    """Draw a row for each number of variables; each cell is a curve by its label, of one colour in all axes."""
     import numpy as np
     from matplotlib.figure import Figure
 
-    for group in MOVED:
-        figure = Figure(figsize=(12, 7), layout="constrained")
-        axes = figure.subplots(len(DIMS), len(FUNCTIONS), sharex="row")
-        drawn = False
-        for cell in cells(group):
-            if _values(cell, out, runs) is None or cell.strategy == "latin_hypercube":
+    figure = Figure(figsize=(2.5 * len(columns), 7), layout="constrained")
+    axes = figure.subplots(len(DIMS), len(columns), squeeze=False)
+    colours: dict[tuple[str, str], str] = {}
+    for column, (title, curves) in enumerate(columns.items()):
+        for label, cell in curves:
+            if _values(cell, out, runs) is None:
                 continue
             lines = [line for line in read_history(out / cell.name) if line.get("best_value") is not None]
             values = np.array([line.get("best_values", [line["best_value"]]) for line in lines])
-            x = [line["evaluations"] for line in lines]
             logs = np.log(np.maximum(values, 1e-12))
-            ax = axes[DIMS.index(cell.dim), FUNCTIONS.index(cell.function)]
-            (line,) = ax.plot(x, logs.mean(axis=1), label=cell.strategy, linewidth=1)
-            low, high = logs.mean(axis=1) - logs.std(axis=1), logs.mean(axis=1) + logs.std(axis=1)
-            ax.fill_between(x, low, high, color=line.get_color(), alpha=0.15, linewidth=0)
-            ax.set_title(f"{cell.function} {cell.dim}", fontsize=9)
-            ax.tick_params(labelsize=7)
-            drawn = True
-        if not drawn:
-            continue
-        handles, labels = axes[0, 0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=6, fontsize=9)
-        figure.supylabel("ln of the best value", fontsize=9)
-        figure.supxlabel("evaluations", fontsize=9)
-        to.mkdir(parents=True, exist_ok=True)
-        figure.savefig(to / f"fdd_ea_{group}.png", dpi=80)
-        print(to / f"fdd_ea_{group}.png")
+            mean, deviation = logs.mean(axis=1), logs.std(axis=1)
+            x = [line["evaluations"] for line in lines]
+            group = title if legends else ""
+            colour = colours.setdefault((group, label), f"C{sum(g == group for g, _ in colours)}")
+            ax = axes[DIMS.index(cell.dim), column]
+            ax.plot(x, mean, label=label, color=colour, linewidth=1)
+            ax.fill_between(x, mean - deviation, mean + deviation, color=colour, alpha=0.15, linewidth=0)
+        for row, d in enumerate(DIMS):
+            axes[row, column].set_title(f"{title} {d}" if not legends else f"{title}, {d} variables", fontsize=9)
+            axes[row, column].tick_params(labelsize=7)
+            if legends:
+                axes[row, column].legend(fontsize=6)
+    if not colours:
+        return
+    if not legends:
+        handles = {label: line for ax in axes.flat for line, label in zip(*ax.get_legend_handles_labels(), strict=True)}
+        figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=6, fontsize=9)
+    figure.supylabel("ln of the best value", fontsize=9)
+    figure.supxlabel("evaluations", fontsize=9)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=70)
+    print(path)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
