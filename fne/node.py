@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -41,13 +41,15 @@ class Secrets(Hidden):
         simulated: whether it is such a derived key: reports then say "simulated privacy".
     """
 
-    __slots__ = ("_key", "session", "simulated")
+    __slots__ = ("_key", "answered", "session", "simulated")
 
     def __init__(self, key: bytes, *, simulated: bool) -> None:
         self._key = key
         self.simulated = simulated
         self.session: Session | None = None
         """Of secure sums; gone with the process, so a resumed run makes another."""
+        self.answered: dict[tuple[str, str], int] = {}
+        """Run and kind -> the last step of a secure sum that the node answered; it outlives sessions."""
 
     @classmethod
     def simulate(cls, seed: int, node: str) -> Secrets:
@@ -110,8 +112,8 @@ class Worker:
         self.replica = replica
         self.pinned: Mapping[str, bytes] = {}
         """Public signing keys of the run's nodes, by which secure sums know whose key is whose."""
-        self.prefix = ""
-        """Of the tasks that are answered; others are refused."""
+        self.only: Collection[str] = ()
+        """Tasks that are answered, others are refused; none: all are."""
         self._evaluator = evaluator
         self._device = device or torch.device("cpu")
 
@@ -142,8 +144,8 @@ class Worker:
             reason = f"protocol {request.header.protocol}, this node speaks {PROTOCOL_VERSION}"
             yield from (Reply(request.header, n.name, Status.REFUSED, reason) for n in hosted)
             return
-        if not request.task.startswith(self.prefix):
-            reason = f"this node answers tasks of {self.prefix}* only, not {request.task!r}"
+        if self.only and request.task not in self.only:
+            reason = f"this node answers {', '.join(self.only)} only, not {request.task!r}"
             yield from (Reply(request.header, n.name, Status.REFUSED, reason) for n in hosted)
             return
         if self.replica is not None:

@@ -18,7 +18,7 @@ import contextlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import numpy as np
 import torch
@@ -26,19 +26,28 @@ from torch import Tensor
 
 from fne.errors import RunError
 from fne.node import Node, RefusedError, Worker, task_of
+from fne.privacy import keys
 from fne.privacy.hidden import ProtocolError
 from fne.privacy.keys import KEY_BYTES, SIGNATURE_BYTES, Identity
 from fne.privacy.protocol import SEALED_BYTES, Tag
-from fne.privacy.ring import Words
+from fne.privacy.ring import OutOfRangeError, Words
 from fne.privacy.session import Session
 from fne.privacy.vectors import Form, flatten
 from fne.registry import Key, register
 from fne.types import Request, Tensors
 
+TASKS = ("secure_keys", "secure_peers", "secure_confirm", "secure_offer", "secure_vector", "secure_shares")
+"""What a node of a secure run answers, by name: a plugin may begin a name in the same way."""
 PREFIX = "secure."
 KEYS, SIGNATURES, ECHOES, MEMBERS, SEALED = (
     PREFIX + name for name in ("keys", "signatures", "echoes", "members", "sealed")
 )
+
+
+_REMEDY = {"train": "lower strategy.lr, or scale the data"}
+"""What to do about a float that is out of range, by task: weights that are clipped are others."""
+
+T = TypeVar("T")
 
 
 def public_identity(node: Node) -> bytes:
@@ -49,7 +58,7 @@ def public_identity(node: Node) -> bytes:
 def secure_only(worker: Worker) -> None:
     """Let a simulation's worker answer secure sums and nothing else; its nodes know each other's signing keys."""
     worker.pinned = {name: public_identity(node) for name, node in worker.nodes.items()}
-    worker.prefix = "secure_"
+    worker.only = TASKS
 
 
 def _identity(node: Node) -> Identity:
@@ -61,9 +70,9 @@ def _identity(node: Node) -> Identity:
 def keys_task(worker: Worker, nodes: Sequence[Node], request: Request) -> Iterator[Tensors]:
     """Begin a session with new keys. Yields `key`, uint8 `[1, 32]`, and `signature`, uint8 `[1, 64]`."""
     for node in nodes:
-        before = node.secrets.session
-        node.secrets.session = Session(node.name, request.header.run, _identity(node), worker.pinned, before)
-        key, signature = node.secrets.session.entry()
+        secrets = node.secrets
+        secrets.session = Session(node.name, request.header.run, _identity(node), worker.pinned, secrets.answered)
+        key, signature = secrets.session.entry()
         yield {"key": rows([key]), "signature": rows([signature])}
 
 
@@ -79,7 +88,7 @@ def peers_task(
     with _refusing():
         publics = _texts(request.common, KEYS, KEY_BYTES)
         signatures = _texts(request.common, SIGNATURES, SIGNATURE_BYTES)
-        listed = json.loads(names)
+        listed = [str(name) for name in _read(names, list, "names of nodes")]
     for node in nodes:
         with _refusing():
             echo = _session(node).join(listed, publics, signatures)
@@ -90,10 +99,10 @@ def peers_task(
 def confirm_task(worker: Worker, nodes: Sequence[Node], request: Request) -> Iterator[Tensors]:
     """Check that all have the same list. Takes `members [m]` and their `echoes [m, 64]`, yields nothing."""
     with _refusing():
-        echoes = _texts(request.common, ECHOES, SIGNATURE_BYTES)
+        echoes, members = _texts(request.common, ECHOES, SIGNATURE_BYTES), _members(request)
     for node in nodes:
         with _refusing():
-            _session(node).confirm(_members(request), echoes)
+            _session(node).confirm(members, echoes)
         yield {}
 
 
@@ -111,21 +120,32 @@ def offer_task(
 ) -> Iterator[Tensors]:
     """Do the work of a task and keep what comes of it, for a sum of the members' results.
 
+    Whether the node may take part is looked at before it works. All must have been asked for the same: their keys are
+    bound to it, and tensors of a node's own are refused.
+
     Takes what that task takes, and `members [n]`. Yields `sealed`, uint8 `[n - 1, 82]`, `box`, `commitment` and `form`,
     uint8 all: see `fne.privacy.session.Offer` and `fne.privacy.vectors.Form`.
     """
-    header = replace(request.header, attempt=attempt)
+    tag, header = _tag(request, task), replace(request.header, attempt=attempt)
     common = {name: value for name, value in request.common.items() if not name.startswith(PREFIX)}
-    work = replace(request, header=header, task=task, options=json.loads(options), common=common)
+    with _refusing():
+        members, wanted = _members(request), _read(options, dict, "options")
+        for node in nodes:
+            check_asked(task, request.private.get(node.name, {}))
+            _session(node).check(tag, members)
+    work = replace(request, header=header, task=task, options=wanted, common=common)
+    asked = digest_of(work, clip=clip)
     payloads = iter(task_of(work)(worker, nodes, work))
-    members = _members(request)
     for node in nodes:
         payload = next(payloads, None)
         if payload is None:
             raise RunError(f"task {task!r} yields fewer payloads than it has nodes")
         with _refusing():
-            words = flatten(payload, len(members), clip=clip)
-            offer = _session(node).begin(_tag(request, task), members, words)
+            try:
+                words = flatten(payload, len(members), clip=clip)
+            except OutOfRangeError as error:
+                raise ProtocolError(f"{error}; {_REMEDY.get(task, 'scale the data, or take secure = clip')}") from None
+            offer = _session(node).begin(tag, members, words, asked)
         told = {"box": [offer.box], "commitment": [offer.commitment], "form": [Form.of(payload).to_bytes()]}
         yield {"sealed": rows(offer.sealed)} | {name: rows(texts) for name, texts in told.items()}
     if next(payloads, None) is not None:
@@ -145,12 +165,11 @@ def vector_task(
     Takes `members [p]`, those whose offers arrived, and private `sealed [p - 1, 82]`, what the others of them sealed.
     Yields `vector`, int64 `[words]`, and `mark`, int64 `[1]`, by which the server knows which sum it is of.
     """
-    members = _members(request)
     for node in nodes:
         with _refusing():
-            session, tag = _session(node), _tag(request, task)
-            sealed = _texts(request.private.get(node.name, {}), SEALED, SEALED_BYTES)
-            others = [number for number in members if number != session.number]
+            session, tag, members = _session(node), _tag(request, task), _members(request)
+            sealed, own = _texts(request.private.get(node.name, {}), SEALED, SEALED_BYTES), session.number
+            others = [number for number in members if number != own]
             if len(others) != len(sealed):
                 raise ProtocolError(f"{len(sealed)} sealed messages from {len(others)} others")
             words = session.masked(tag, members, dict(zip(others, sealed, strict=True)))
@@ -203,7 +222,40 @@ def _texts(tensors: Mapping[str, Tensor], name: str, length: int) -> list[bytes]
 
 
 def _members(request: Request) -> list[int]:
-    return [int(number) for number in request.common[MEMBERS].tolist()]
+    value = request.common.get(MEMBERS)
+    if value is None or value.dtype != torch.int32 or value.dim() != 1:
+        found = "nothing" if value is None else f"{value.dtype} {list(value.shape)}"
+        raise ProtocolError(f"the server sends {found} as {MEMBERS}, must be int32 [n]")
+    return [int(number) for number in value.tolist()]
+
+
+def _read(text: str, kind: type[T], what: str) -> T:
+    with contextlib.suppress(ValueError):
+        value = json.loads(text)
+        if isinstance(value, kind):
+            return value
+    raise ProtocolError(f"the server sends {what} that cannot be read")
+
+
+def check_asked(task: str, own: Tensors) -> None:
+    """Raise `ProtocolError` for work that is a part of the protocol, or for tensors of a node's own."""
+    if task in TASKS:
+        raise ProtocolError(f"{task!r} is no work whose results can be added")
+    if own:
+        raise ProtocolError(f"with secure sums all nodes are asked for the same: {min(own)!r} is for this one alone")
+
+
+def digest_of(work: Request, *, clip: bool) -> bytes:
+    """Return the digest of what nodes are asked: seed, attempt, options, common tensors; with others none can add up.
+
+    Else the server would ask all but one for something of which it knows the answer.
+    """
+    head = [work.header.seed, work.header.attempt, clip, sorted(work.options.items())]
+    parts = [json.dumps(head).encode()]
+    for name, value in sorted(work.common.items()):
+        raw = value.detach().contiguous().cpu().reshape(-1).view(torch.uint8).numpy().tobytes()
+        parts += [json.dumps([name, str(value.dtype), list(value.shape)]).encode(), raw]
+    return keys.digest(*(keys.digest(part) for part in parts))
 
 
 def _tag(request: Request, task: str) -> Tag:

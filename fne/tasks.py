@@ -287,7 +287,8 @@ def _same(a: Tensor, b: Tensor) -> Tensor:
 def _weighted_buffer(after: Tensor, before: Tensor, count: int) -> Tensor:
     """Return what of a buffer is added up: floats times the samples, exact in float64; of integers the change.
 
-    Either way a buffer that nobody changes comes back with its bits.
+    Either way a buffer that nobody changes comes back with its bits from a plain sum. A secure one is exact for
+    integers only: of floats it keeps 32 bits after the binary point, and one that is out of range fails the node.
     """
     return after.double() * count if after.is_floating_point() else (after.long() - before.long()) * count
 

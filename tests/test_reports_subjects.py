@@ -21,8 +21,8 @@ from fne import registry
 from fne.cli import main
 from fne.config import load_config
 from fne.experiment import load_dataset
+from fne.finishing import _by_subject, _majority, _vote
 from fne.runfolder import folder_name
-from fne.training import _by_subject, _majority, _vote
 from fne.types import Dataset, Samples
 from fne.watch.report import grouped
 

@@ -40,6 +40,11 @@ def fresh() -> bytes:
     return os.urandom(KEY_BYTES)
 
 
+def drawn(words: int) -> Words:
+    """Return words from the operating system that nobody knows."""
+    return np.frombuffer(os.urandom(8 * words), dtype=np.uint64)
+
+
 def digest(*parts: bytes) -> bytes:
     """Return the SHA-256 of some parts, of which each but the last has a known length or is JSON."""
     return hashlib.sha256(b"".join(parts)).digest()

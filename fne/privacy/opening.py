@@ -38,11 +38,11 @@ def opened(
         raise ProtocolError(f"{tag}: {len(answers)} nodes help to open the sum of {len(survivors)}, it takes {needed}")
     participants = sorted(offers)
     nonce, context = protocol.nonce_of(participants), tag.context([names[i] for i in members])
-    used = sorted(answers)[:needed]
+    used = {node: members.index(node) + 1 for node in sorted(answers)[:needed]}
     there = set(survivors)
     total = total.copy()
     for place, participant in enumerate(participants):
-        key = shares.joined({members.index(node) + 1: answers[node][place] for node in used})
+        key = shares.joined({number: answers[node][place] for node, number in used.items()})
         offer, name = offers[participant], names[participant]
         if participant in there:
             if protocol.commitment(context, key) != offer.commitment:

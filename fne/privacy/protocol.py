@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from fne.privacy import keys, shares
@@ -19,9 +19,11 @@ NONCE_BYTES = 12
 
 
 def threshold(nodes: int) -> int:
-    """Return how many of a sum's members it takes to open it: more than two thirds.
+    """Return how many of `nodes` members it takes to open a sum: more than two thirds.
 
-    So a server that tells some nodes that one dropped out, and others that it did not, opens at most one of both.
+    A server that tells some nodes that one dropped out, and others that it did not, wants t shares of both keys of that
+    one. A member that follows the protocol tells one share, and one that colludes with the server two: both keys take
+    2t - n colluding members (of 10: 4) at least, and without any the server opens one of both at most.
     """
     return 2 * nodes // 3 + 1
 
@@ -64,7 +66,7 @@ class Offer:
     commitment: bytes
 
 
-# ------------------------------------------------------------------------------------------------ masks
+# ------------------------------------------------------------------------------------------------ masks, bindings
 def signed(own: int, other: int, mask: Words) -> Words:
     """Return what of a pair's mask `own` adds: it, where the other one comes later, else its negative."""
     return mask if other > own else -mask
@@ -85,11 +87,31 @@ def commitment(context: bytes, mask: bytes) -> bytes:
     return keys.digest(VERSION, b"/mask", context, mask)
 
 
+def bound(context: bytes, work: bytes) -> bytes:
+    """Return the digest of a sum and of what its nodes were asked: of pairs' keys, which the server need not know."""
+    return keys.digest(VERSION, b"/work", context, work)
+
+
+def seal_text(context: bytes, sender: str, receiver: str) -> bytes:
+    """Return what a sealed message is bound to: the sum, and who seals it for whom."""
+    return context + json.dumps([sender, receiver]).encode()
+
+
 # ------------------------------------------------------------------------------------------------ checks
 def check_count(found: int, least: int, tag: Tag) -> None:
     """Raise `ProtocolError` for fewer nodes than a sum must have."""
     if found < least:
         raise ProtocolError(f"{tag}: {found} nodes, and at least {least} must be in a secure sum")
+
+
+def check_places(places: Sequence[int], of: Collection[int], own: int, what: str) -> None:
+    """Raise `ProtocolError` unless `places` are some of those before, each once, in order, `own` among them.
+
+    A place that Python would take from the end, or twice, makes one node two: threshold and least number then count it
+    twice, and the masks of the two cancel.
+    """
+    if list(places) != sorted(set(places)) or not set(places) <= set(of) or own not in places:
+        raise ProtocolError(f"{what} must be some of those before, each once, in order, and this node among them")
 
 
 def transcript(run: str, names: Sequence[str], publics: Sequence[bytes]) -> bytes:

@@ -1,8 +1,9 @@
 """Numbers as whole words of the ring Z_2^64, in which masks cancel exactly: fixed point, and no silent wrap.
 
 A word is an unsigned 64-bit integer; addition wraps. A float x becomes round(x * 2^32), so a sum of n of them is off by
-at most n * 2^-33. All numbers of a sum of n nodes are at most (2^63 - 1) / n in size, which is checked before anything
-is masked: afterwards nobody could tell that a sum went round.
+at most n * 2^-33; a total S beyond 2^21 in size has more digits than a float64, which adds |S| * 2^-53 at most. All
+numbers of a sum of n nodes are at most (2^63 - 1) / n in size, which is checked before anything is masked: afterwards
+nobody could tell that a sum went round.
 
 Arrays of words are NumPy's uint64 `[n]`.
 """
@@ -23,6 +24,10 @@ SCALE = float(2**BITS)
 Words = NDArray[np.uint64]
 
 
+class OutOfRangeError(ProtocolError):
+    """Raised for a float that is too large for a sum of so many nodes."""
+
+
 def largest(nodes: int) -> float:
     """Return the largest size of a float that `nodes` nodes can add up."""
     most = (2**63 - 1) // nodes
@@ -40,7 +45,8 @@ def encode(values: NDArray[np.float64], nodes: int, what: str, *, clip: bool = F
         clip: take the nearest number in range for one beyond, and count it.
 
     Raises:
-        ProtocolError: a value is not finite, or out of range without `clip`; names the first by its index.
+        OutOfRangeError: a value is out of range, without `clip`; names the first by its index.
+        ProtocolError: one is not finite.
     """
     if not np.isfinite(values).all():
         raise ProtocolError(f"{what}{_first(~np.isfinite(values))} is not finite")
@@ -48,9 +54,8 @@ def encode(values: NDArray[np.float64], nodes: int, what: str, *, clip: bool = F
     beyond = np.abs(values) > most
     if beyond.any():
         if not clip:
-            raise ProtocolError(
-                f"{what}{_first(beyond)} is out of range: sums of {nodes} nodes take numbers up to {most:.3g} in size; "
-                "scale the data, or take secure = clip"
+            raise OutOfRangeError(
+                f"{what}{_first(beyond)} is out of range: sums of {nodes} nodes take numbers up to {most:.3g} in size"
             )
         values = np.clip(values, -most, most)
     whole = np.rint(values * SCALE).astype(np.int64)
@@ -67,7 +72,7 @@ def encode_whole(values: NDArray[np.int64], nodes: int, what: str) -> Words:
 
 
 def decode(words: Words) -> NDArray[np.float64]:
-    """Return the floats that words stand for."""
+    """Return the floats that words stand for, rounded to float64 above 2^21 in size."""
     return words.view(np.int64).astype(np.float64) / SCALE
 
 

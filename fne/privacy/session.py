@@ -38,11 +38,11 @@ class _Link(Hidden):
 class _Exchange(Hidden):
     """A sum under way."""
 
-    __slots__ = ("context", "links", "mask", "masked", "members", "participants", "shares", "tag", "words")
+    __slots__ = ("bound", "links", "mask", "masked", "members", "participants", "shares", "tag", "words")
 
-    def __init__(self, tag: Tag, members: Sequence[int], context: bytes, links: Mapping[int, _Link], words: Words,
+    def __init__(self, tag: Tag, members: Sequence[int], bound: bytes, links: Mapping[int, _Link], words: Words,
                  mask: bytes, shares: dict[int, tuple[bytes, bytes]]) -> None:  # fmt: skip
-        self.tag, self.members, self.context, self.links = tag, tuple(members), context, links
+        self.tag, self.members, self.bound, self.links = tag, tuple(members), bound, links
         self.words, self.mask, self.shares = words, mask, shares
         self.participants: tuple[int, ...] = ()
         self.masked = False
@@ -58,31 +58,40 @@ class Session(Hidden):
         run: id of the run.
         identity: the node's signing key.
         pinned: public signing keys of all nodes that this one trusts to be who they are.
-        before: the node's session before this one; which sums it has answered is not forgotten.
+        answered: the last step that the node has sent a vector of, by run and kind; the node keeps it for all its
+            sessions, of whatever runs.
     """
 
     __slots__ = (
-        "_agreement", "_answered", "_begun", "_confirmed", "_exchange", "_identity", "_listed", "_pinned", "_secrets",
-        "_transcript", "name", "run",
+        "_agreement", "_answered", "_begun", "_confirmed", "_exchange", "_identity", "_listed", "_names", "_pinned",
+        "_secrets", "_transcript", "name", "run",
     )  # fmt: skip
 
     def __init__(
-        self, name: str, run: str, identity: Identity, pinned: Mapping[str, bytes], before: Session | None = None
+        self,
+        name: str,
+        run: str,
+        identity: Identity,
+        pinned: Mapping[str, bytes],
+        answered: dict[tuple[str, str], int],
     ) -> None:
         self.name, self.run = name, run
         self._identity, self._pinned, self._agreement = identity, pinned, Agreement()
         self._listed: dict[str, bytes] = {}
+        self._names: tuple[str, ...] = ()
         self._transcript = b""
         self._confirmed: frozenset[int] = frozenset()
         self._secrets: dict[int, bytes] = {}
         self._exchange: _Exchange | None = None
         self._begun = (-1, -1)
-        self._answered: dict[str, int] = dict(before._answered) if before is not None and before.run == run else {}
+        self._answered = answered
 
     @property
     def number(self) -> int:
-        """The node's place in the list."""
-        return list(self._listed).index(self.name)
+        """The node's place in the list; raises `ProtocolError` where it has taken in none yet."""
+        if not self._names:
+            raise ProtocolError("this node has taken in no list of keys yet")
+        return self._names.index(self.name)
 
     # ------------------------------------------------------------------------------------------------ keys
     def entry(self) -> tuple[bytes, bytes]:
@@ -93,52 +102,73 @@ class Session(Hidden):
     def join(self, names: Sequence[str], publics: Sequence[bytes], signatures: Sequence[bytes]) -> bytes:
         """Take in the keys of all nodes, as the server relays them; returns a signed digest of that list.
 
+        Once a session: what was confirmed and agreed on is of that list.
+
         Raises:
-            ProtocolError: a key or signature that is wrong, twice there, or not of a node that is pinned.
+            ProtocolError: a second list; a key or signature that is wrong, twice there, or not of a node that is
+                pinned.
         """
+        if self._listed:
+            raise ProtocolError("this node has taken in a list of keys in this session: another takes a new session")
         pinned = tuple(self._pinned.get(name, b"") for name in names)
         protocol.check_list(self.run, tuple(names), tuple(publics), tuple(signatures), pinned)
         listed = dict(zip(names, publics, strict=True))
         if listed.get(self.name) != self._agreement.public:
             raise ProtocolError(f"the list of keys has another one for {self.name} than it sent")
-        self._listed, self._transcript = listed, protocol.transcript(self.run, names, publics)
+        self._listed, self._names = listed, tuple(names)
+        self._transcript = protocol.transcript(self.run, names, publics)
         return self._identity.sign(protocol.echo_text(self._transcript))
 
     def confirm(self, members: Sequence[int], echoes: Sequence[bytes]) -> None:
         """Check that these nodes have the same list; only with them does this one add up.
 
         Raises:
-            ProtocolError: one of them has another list; names it.
+            ProtocolError: one of them has another list, and is named; there is no list yet, or these are not places in
+                it with an echo for each.
         """
-        names = list(self._listed)
+        own, names = self.number, self._names
+        protocol.check_places(members, range(len(names)), own, "members")
+        if len(echoes) != len(members):
+            raise ProtocolError(f"{len(echoes)} digests of {len(members)} members")
         signers = tuple((names[i], self._pinned[names[i]], e) for i, e in zip(members, echoes, strict=True))
         protocol.check_echoes(self._transcript, signers)
         self._confirmed = frozenset(members)
 
     # ------------------------------------------------------------------------------------------------ a sum
-    def begin(self, tag: Tag, members: Sequence[int], words: Words) -> Offer:
+    def check(self, tag: Tag, members: Sequence[int]) -> None:
+        """Raise `ProtocolError` for a sum that was answered or begun before, or members too few or not confirmed."""
+        self._check_new(tag)
+        protocol.check_places(members, self._confirmed, self.number, f"{tag}: members")
+        check_count(len(members), LEAST, tag)
+
+    def begin(self, tag: Tag, members: Sequence[int], words: Words, work: bytes = b"") -> Offer:
         """Begin a sum with the node's vector; what another one left behind is forgotten.
 
+        Args:
+            tag: of the sum.
+            members: whom it is begun with.
+            words: the vector.
+            work: digest of what the node was asked; only nodes with the same can add up.
+
         Raises:
-            ProtocolError: it was answered before, or the members are too few or not known.
+            ProtocolError: see `check`.
         """
-        self._check_new(tag)
+        self.check(tag, members)
         own = self.number
-        strange = set(members) - self._confirmed
-        if strange or own not in members or list(members) != sorted(set(members)):
-            raise ProtocolError(f"{tag}: its members are not those of the key exchange, in order, with this node")
-        check_count(len(members), LEAST, tag)
-        names = list(self._listed)
-        context = tag.context([names[i] for i in members])
-        links = {other: self._link(own, other, context) for other in members if other != own}
+        context = tag.context([self._names[i] for i in members])
+        bound = protocol.bound(context, work)
+        links = {other: self._link(other, bound) for other in members if other != own}
         mask, opener = keys.fresh(), keys.fresh()
         needed = threshold(len(members))
         pairs = list(zip(*(shares.split(key, needed, len(members)) for key in (mask, opener)), strict=True))
         of_member = dict(zip(members, pairs, strict=True))
-        sealed = tuple(keys.seal(link.out, b"".join(of_member[other]), context) for other, link in links.items())
+        sealed = tuple(
+            keys.seal(link.out, b"".join(of_member[other]), protocol.seal_text(bound, self.name, self._names[other]))
+            for other, link in links.items()
+        )
         box = keys.seal(opener, b"".join(link.mask for link in links.values()), context)
         self._begun = (tag.step, tag.attempt)
-        self._exchange = _Exchange(tag, members, context, links, words, mask, {own: of_member[own]})
+        self._exchange = _Exchange(tag, members, bound, links, words, mask, {own: of_member[own]})
         return Offer(sealed, box, protocol.commitment(context, mask))
 
     def masked(self, tag: Tag, participants: Sequence[int], sealed: Mapping[int, bytes]) -> Words:
@@ -154,12 +184,13 @@ class Session(Hidden):
                 is not its sender's, which is named.
         """
         exchange, own = self._at(tag, masked=False), self.number
-        self._check_part(participants, exchange.members, "participants")
+        protocol.check_places(participants, exchange.members, own, "participants")
         check_count(len(participants), enough(len(exchange.members)), tag)
-        names = list(self._listed)
         for other in participants:
             if other != own:
-                text = keys.unseal(exchange.links[other].into, sealed[other], exchange.context, names[other])
+                sender = self._names[other]
+                bound_to = protocol.seal_text(exchange.bound, sender, self.name)
+                text = keys.unseal(exchange.links[other].into, sealed[other], bound_to, sender)
                 exchange.shares[other] = (text[: shares.SHARE_BYTES], text[shares.SHARE_BYTES :])
         nonce, size = protocol.nonce_of(participants), len(exchange.words)
         total = exchange.words + protocol.own_mask(exchange.mask, nonce, size)
@@ -167,7 +198,7 @@ class Session(Hidden):
             if other != own:
                 total += protocol.signed(own, other, keys.stream(exchange.links[other].mask, nonce, size))
         exchange.participants, exchange.masked = tuple(participants), True
-        self._answered[tag.kind] = tag.step
+        self._answered[tag.run, tag.kind] = tag.step
         return total
 
     def revealed(self, tag: Tag, survivors: Sequence[int]) -> list[bytes]:
@@ -181,7 +212,7 @@ class Session(Hidden):
             ProtocolError: not that sum, or answered before; too few survivors.
         """
         exchange = self._at(tag, masked=True)
-        self._check_part(survivors, exchange.participants, "survivors")
+        protocol.check_places(survivors, exchange.participants, self.number, "survivors")
         check_count(len(survivors), enough(len(exchange.members)), tag)
         there = set(survivors)
         self._exchange = None
@@ -190,11 +221,12 @@ class Session(Hidden):
     # ------------------------------------------------------------------------------------------------ checks
     def _check_new(self, tag: Tag) -> None:
         """Refuse a sum of a step that was answered, and an attempt that was begun."""
-        if tag.run != self.run or not self._listed:
+        if tag.run != self.run or not self._confirmed:
             raise ProtocolError(f"this node holds no keys for {tag} of run {tag.run!r}")
-        if tag.step <= self._answered.get(tag.kind, -1):
+        last = self._answered.get((tag.run, tag.kind), -1)
+        if tag.step <= last:
             raise ProtocolError(
-                f"this node has answered {tag.kind} up to step {self._answered[tag.kind]}: a second answer to step "
+                f"this node has answered {tag.kind} up to step {last}: a second answer to step "
                 f"{tag.step}, with other nodes, would show the difference"
             )
         if (tag.step, tag.attempt) <= self._begun:
@@ -210,17 +242,13 @@ class Session(Hidden):
             raise ProtocolError(f"this node {'has' if exchange.masked else 'has not'} masked {tag} before")
         return exchange
 
-    def _check_part(self, some: Sequence[int], of: Sequence[int], what: str) -> None:
-        if self.number not in some or not set(some) <= set(of) or list(some) != sorted(set(some)):
-            raise ProtocolError(f"the {what} must be some of those before, in order, this node among them")
-
-    def _link(self, own: int, other: int, context: bytes) -> _Link:
+    def _link(self, other: int, bound: bytes) -> _Link:
+        name = self._names[other]
         if other not in self._secrets:
-            names = list(self._listed)
-            theirs = self._listed[names[other]]
+            theirs = self._listed[name]
             low, high = sorted((self._agreement.public, theirs))
             info = protocol.VERSION + self._transcript + low + high
             agreed = self._agreement.agree(theirs)
             self._secrets[other] = keys.derived(agreed, salt=self.run.encode(), info=info)
-        mask, upward, downward = keys.expanded(self._secrets[other], context, 3)
-        return _Link(mask, upward, downward) if own < other else _Link(mask, downward, upward)
+        mask, upward, downward = keys.expanded(self._secrets[other], bound, 3)
+        return _Link(mask, upward, downward) if self.name < name else _Link(mask, downward, upward)

@@ -2,9 +2,11 @@
 
     entries by name, each flattened | counters of what is not finite | numbers that were clipped
 
-Floats are fixed point, integers exact. What is not finite has no place in the ring: it goes as 0, and beside each float
-go two counters, of nodes where it is +inf or NaN, and of nodes where it is -inf or NaN. From them the total becomes
-+inf, -inf or NaN exactly where the sum of the floats would. Sample counts are ordinary entries, so they are inside.
+Floats are fixed point, integers exact. What is not finite has no place in the ring: a random word goes instead, and
+beside each float go two counters, of nodes where it is +inf or NaN, and of nodes where it is -inf or NaN. From them the
+total becomes +inf, -inf or NaN exactly where the sum of the floats would, and the random word hides what the finite
+numbers there add up to: were it 0, three infinite losses of four would leave the fourth by itself. Sample counts are
+ordinary entries, so they are inside.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fne.privacy import ring
+from fne.privacy import keys, ring
 from fne.privacy.hidden import ProtocolError
 from fne.privacy.ring import Words
 
@@ -68,7 +70,7 @@ def flatten(payload: Mapping[str, Tensor], nodes: int, *, clip: bool = False) ->
         clip: see `ring.encode`.
 
     Raises:
-        ProtocolError: a number is out of range; names entry and index.
+        ProtocolError: a number is out of range (a float: `ring.OutOfRangeError`); names entry and index.
     """
     parts, counters, clipped = [], [], 0
     for name, value in sorted(payload.items()):
@@ -79,7 +81,10 @@ def flatten(payload: Mapping[str, Tensor], nodes: int, *, clip: bool = False) ->
         floats = flat.double().numpy()
         unknown = np.isnan(floats)
         counters += [(np.isposinf(floats) | unknown).reshape(-1), (np.isneginf(floats) | unknown).reshape(-1)]
-        words, beyond = ring.encode(np.where(np.isfinite(floats), floats, 0.0), nodes, name, clip=clip)
+        finite = np.isfinite(floats)
+        words, beyond = ring.encode(np.where(finite, floats, 0.0), nodes, name, clip=clip)
+        nowhere = ~finite.reshape(-1)
+        words[nowhere] = keys.drawn(int(nowhere.sum()))
         parts.append(words)
         clipped += beyond
     packed = ring.pack(np.concatenate(counters or [np.zeros(0)]).astype(np.uint64), nodes)
