@@ -92,7 +92,9 @@ class Cell:
     @property
     def name(self) -> str:
         """Name of the folder."""
-        return "-".join(filter(None, (self.group, self.function, str(self.dim), self.strategy, self.label)))
+        return "-".join(filter(None, (self.group, self.function, str(self.dim), self.strategy, self.label))).replace(
+            " ", "-"
+        )
 
     def config(self, runs: int) -> dict[str, Any]:
         """Return the config of so many runs."""
@@ -124,6 +126,7 @@ def cells(group: str) -> Iterator[Cell]:
     elif group == "high":
         for f in FUNCTIONS:
             yield Cell(group, f, 50, "fdd_ea", most=3)
+            yield Cell(group, f, 50, "fdd_ea", "300 generations", (), (("generations", 300),), most=2)
             yield Cell(group, f, 100, "fdd_ea", "", (), (("max_training_samples", 500),), most=1)
     elif group == "noise":
         for f, d in instances:
@@ -140,7 +143,7 @@ def cells(group: str) -> Iterator[Cell]:
         for d in DIMS:
             for key, values in sweeps.items():
                 for value in values:
-                    yield Cell(group, "ellipsoid", d, "fdd_ea", f"{key}-{value:g}", (), ((key, value),), most=10)
+                    yield Cell(group, "ellipsoid", d, "fdd_ea", f"{key}-{value:g}", (), ((key, value),), most=5)
     else:
         raise SystemExit(f"no group {group!r}")
 

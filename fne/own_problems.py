@@ -31,7 +31,7 @@ def callable_problem(
     integer: Annotated[tuple[str, ...], Key("variables that are whole numbers")] = (),
     log: Annotated[tuple[str, ...], Key("variables that are searched by their logarithm")] = (),
     time_limit: Annotated[
-        float | None, Key("most that a point may take; null: none", unit="seconds", gt=0, le=1e7)
+        float | None, Key("most that a point may take; null: none", unit="seconds", gt=0, le=10000000)
     ] = None,
     retries: Annotated[int, Key("further tries of a point that could not be measured", ge=0)] = 0,
     parallel: Annotated[int, Key("points that are measured at once", unit="processes", ge=1)] = 1,
@@ -71,7 +71,7 @@ def command_problem(
     integer: Annotated[tuple[str, ...], Key("variables that are whole numbers")] = (),
     log: Annotated[tuple[str, ...], Key("variables that are searched by their logarithm")] = (),
     time_limit: Annotated[
-        float | None, Key("most that a point may take; null: none", unit="seconds", gt=0, le=1e7)
+        float | None, Key("most that a point may take; null: none", unit="seconds", gt=0, le=10000000)
     ] = None,
     retries: Annotated[int, Key("further tries of a point that could not be measured", ge=0)] = 0,
     parallel: Annotated[int, Key("points that are measured at once", unit="processes", ge=1)] = 1,
