@@ -444,7 +444,7 @@ VARIABLES = "must be {name: [low, high], ..}, at least one, finite numbers"
         ("log=[1]", "log = [1]: must be a list, each text"),
         ("command=python f.py", "command = 'python f.py': must be [program, argument, ..], each text"),
         ("command=[]", "command = []: must be [program, argument, ..], each text"),
-        ("time_limit=0", "time_limit = 0: must be a number > 0 and <= 10000000.0 or null"),
+        ("time_limit=0", "time_limit = 0: must be a number > 0 and <= 10000000 or null"),
         ("retries=-1", "retries = -1: must be a whole number >= 0"),
         ("parallel=0", "parallel = 0: must be a whole number >= 1"),
     ],
