@@ -35,6 +35,7 @@ from fne.privacy.session import Session
 from fne.privacy.vectors import Form, flatten
 from fne.registry import Key, register
 from fne.types import Request, Tensors
+from fne.wire import raw_bytes
 
 TASKS = ("secure_keys", "secure_peers", "secure_confirm", "secure_offer", "secure_vector", "secure_shares")
 """What a node of a secure run answers, by name: a plugin may begin a name in the same way."""
@@ -253,8 +254,7 @@ def digest_of(work: Request, *, clip: bool) -> bytes:
     head = [work.header.seed, work.header.attempt, clip, sorted(work.options.items())]
     parts = [json.dumps(head).encode()]
     for name, value in sorted(work.common.items()):
-        raw = value.detach().contiguous().cpu().reshape(-1).view(torch.uint8).numpy().tobytes()
-        parts += [json.dumps([name, str(value.dtype), list(value.shape)]).encode(), raw]
+        parts += [json.dumps([name, str(value.dtype), list(value.shape)]).encode(), bytes(raw_bytes(value))]
     return keys.digest(*(keys.digest(part) for part in parts))
 
 

@@ -50,6 +50,13 @@ def sendable(value: Any) -> bool:
     return isinstance(value, Tensor) and value.dtype in _NAMES
 
 
+def raw_bytes(tensor: Tensor) -> memoryview:
+    """Return a tensor's elements in order as bytes, copied only where they do not lie so."""
+    flat = tensor.detach().contiguous().cpu().reshape(-1)
+    flat = flat.as_strided(flat.shape, (1,))  # of one element any stride counts as contiguous, but not for `view`
+    return flat.view(torch.uint8).numpy().data
+
+
 def encode(meta: Mapping[str, Any], tensors: Tensors) -> Frame:
     """Return the frame of small values `meta` (JSON) and named tensors; a tensor is not copied if on the CPU."""
     described: list[tuple[str, str, list[int]]] = []
@@ -60,9 +67,7 @@ def encode(meta: Mapping[str, Any], tensors: Tensors) -> Frame:
         if kind is None:
             raise WireError(f"tensor {name!r} of type {tensor.dtype} cannot be sent; known: {', '.join(_DTYPES)}")
         described.append((name, kind, list(tensor.shape)))
-        flat = tensor.detach().contiguous().cpu().reshape(-1)
-        flat = flat.as_strided(flat.shape, (1,))  # of one element any stride counts as contiguous, but not for `view`
-        raw = flat.view(torch.uint8).numpy().data
+        raw = raw_bytes(tensor)
         buffers.append(raw)
         payload += raw.nbytes
     head = json.dumps({"meta": meta, "tensors": described}, separators=(",", ":")).encode()

@@ -19,6 +19,7 @@ from fne.wire import (
     decode_reply,
     decode_request,
     encode,
+    raw_bytes,
     reply_frame,
     request_frames,
 )
@@ -73,6 +74,14 @@ def test_every_type_in_every_shape(dtype: torch.dtype, shape: tuple[int, ...]) -
     assert got.dtype == dtype
     assert got.shape == shape
     assert torch.equal(got, tensor)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.int64, torch.uint8, torch.bool])
+def test_a_single_element_of_any_stride_is_sent(dtype: torch.dtype) -> None:
+    column = torch.ones(1, 22).to(dtype)[:, -1]
+    assert column.stride() == (22,)
+    assert torch.equal(decode(bytes(encode({}, {"s": column})))[1]["s"], column)
+    assert bytes(raw_bytes(column)) == column.numpy().tobytes()
 
 
 def test_strided_and_trainable_tensors_are_sent_by_value() -> None:

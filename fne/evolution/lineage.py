@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from fne.types import Lineage, Request, Tensors
+from fne.wire import raw_bytes
 
 PREFIX = "lineage."
 DIGEST, ORIGIN = PREFIX + "digest", PREFIX + "origin"
@@ -39,9 +40,8 @@ def digest(origin: Tensor, state: Tensors) -> Tensor:
     """Return the first 8 bytes of the SHA-256 of origin and state (tensors, names, types, shapes): uint8 `[8]`."""
     total = hashlib.sha256()
     for name, value in (("", origin), *sorted(state.items())):
-        value = value.detach().contiguous().cpu()
         total.update(f"{name}:{value.dtype}:{list(value.shape)};".encode())
-        total.update(value.reshape(-1).view(torch.uint8).numpy().data)
+        total.update(raw_bytes(value))
     return torch.frombuffer(bytearray(total.digest()[:DIGEST_BYTES]), dtype=torch.uint8)
 
 
