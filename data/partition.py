@@ -53,15 +53,18 @@ def deal(
         raise SettingError("data.nodes", nodes, f"from 1 to {total}, the number of training samples")
 
     parts = load("partition", partition)(dataset.train, nodes, generator("partition", seed), **settings)
-    if partition == "subject":
-        names = [_subject_name(dataset, part) for part in parts]
-    else:
-        width = max(3, len(str(len(parts) - 1)))
-        names = [f"node-{number:0{width}d}" for number in range(len(parts))]
+    subjects = partition == "subject"
+    names = [_subject_name(dataset, part) for part in parts] if subjects else list(node_names(len(parts)))
     if nodes is not None and len(parts) != nodes:
         raise DataError(f"partition {partition!r}: made {len(parts)} nodes where {nodes} were asked for")
     _check(partition, names, parts, total)
     return {name: dataset.train.take(part) for name, part in sorted(zip(names, parts, strict=True))}
+
+
+def node_names(count: int) -> tuple[str, ...]:
+    """Return `node-000` and so on."""
+    width = max(3, len(str(count - 1)))
+    return tuple(f"node-{number:0{width}d}" for number in range(count))
 
 
 def _check(partition: str, names: Sequence[str], parts: Sequence[Tensor], total: int) -> None:

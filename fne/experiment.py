@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from fne import registry
-from fne.config import LearningConfig
+from fne.config import Config, LearningConfig
 from fne.data.partition import deal
 from fne.data.sources import check_dataset, checksum
 from fne.device import resolve_device
@@ -24,6 +24,9 @@ from fne.node import Node, Secrets, Worker
 from fne.randomness import seeded_initialisation
 from fne.settings import check
 from fne.types import Dataset, LearningTask, Lineage, Request, Samples, Strategy, Tensors
+
+POOLED = "all"
+"""Name of the one node that has everything, for methods that are not federated."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +92,6 @@ def build(config: LearningConfig) -> Experiment:
         FneError: the settings do not fit the data or this machine; the text names the key.
     """
     device, threads = resolve_device(config.engine.settings)
-    resolved = {"device": device.type, "threads": threads}
     dataset = load_dataset(config)
     if config.data.shift and len(dataset.shape) < 2:
         raise SettingError("data.shift", config.data.shift, "0: these inputs are no images and no recordings")
@@ -101,7 +103,7 @@ def build(config: LearningConfig) -> Experiment:
     plan = resolve_plan(module, largest.x[:512].to(device), config.evaluation.model_dump(), output=output)
     config = config.with_values(
         {
-            **{f"engine.{key}": value for key, value in resolved.items() if key in config.engine.settings},
+            **engine_values(config, device, threads),
             "evaluation.path": plan.path,
             "evaluation.chunk": plan.chunk,
             "evaluation.tile": plan.tile,
@@ -138,7 +140,7 @@ def build(config: LearningConfig) -> Experiment:
     if getattr(strategy, "validates", True) or policy == "server":
         _check_filled(dataset, "validation", dataset.validation)
     if getattr(strategy, "pooled", False):
-        nodes = {"all": dataset.train}
+        nodes = {POOLED: dataset.train}
     worker = Worker(
         {
             name: Node(name, on_device(samples, device), Secrets.simulate(config.seed, name), shift=config.data.shift)
@@ -149,11 +151,22 @@ def build(config: LearningConfig) -> Experiment:
         replica=Replica(functools.partial(new_lineage, task)),
     )
     request = strategy.ask(tuple(sorted(nodes)))  # more nodes than there are, and the like: before there is a folder
-    quorum = config.engine.settings.get("quorum", 0)
     config = config.with_values({"wire": _wire(config, strategy, request)})
-    if quorum > len(request.nodes):
-        raise SettingError("engine.quorum", quorum, f"at most the number of nodes in a step, {len(request.nodes)}")
+    check_quorum(config, len(request.nodes))
     return Experiment(config, dataset, nodes, evaluator, task, strategy, worker)
+
+
+def engine_values(config: Config, device: torch.device, threads: int) -> dict[str, Any]:
+    """Return what `auto` and 0 mean on this machine, for those settings that the engine has."""
+    resolved = {"device": device.type, "threads": threads}
+    return {f"engine.{key}": value for key, value in resolved.items() if key in config.engine.settings}
+
+
+def check_quorum(config: Config, fewest: int) -> None:
+    """Raise `SettingError` where the quorum is above the `fewest` nodes that a step asks."""
+    quorum = config.engine.settings.get("quorum", 0)
+    if quorum > fewest:
+        raise SettingError("engine.quorum", quorum, f"at most the number of nodes in a step, {fewest}")
 
 
 def _wire(config: LearningConfig, strategy: Strategy, request: Request) -> str:

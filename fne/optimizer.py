@@ -22,14 +22,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fne import registry
+from fne.data.partition import node_names
 from fne.engines.local import LocalEngine
 from fne.errors import ConfigError, FneError, SettingError
-from fne.node import Node, Secrets, Worker
+from fne.experiment import POOLED
 from fne.objective import Objective
-from fne.search import POOLED, node_names
+from fne.search import worker_of
 from fne.settings import check
 from fne.space import SearchTask, Space, space_of
-from fne.types import Request, Samples, Strategy
+from fne.types import Request, Strategy
 
 Point = dict[str, float | int] | NDArray[np.float64]
 _TOLERANCE = 1e-9
@@ -95,11 +96,7 @@ class Optimizer:
             SearchTask(self._space, nodes), seed=seed, **made
         )
         names = (POOLED,) if getattr(self._strategy, "pooled", False) else node_names(nodes)
-        none = Samples(torch.zeros(0), torch.zeros(0))
-        objective = Objective(self._told)
-        self._engine = LocalEngine(
-            Worker({n: Node(n, none, Secrets.simulate(seed, n), objective=objective) for n in names})
-        )
+        self._engine = LocalEngine(worker_of(dict.fromkeys(names, Objective(self._told)), seed))
         self._request: Request | None = None
         self._pending: list[_Pending] = []
         self._values: dict[tuple[str, bytes], float] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,14 +12,14 @@ import torch
 
 from fne import registry
 from fne.config import SearchConfig
+from fne.data.partition import node_names
 from fne.device import resolve_device
 from fne.errors import SettingError
+from fne.experiment import POOLED, check_quorum, engine_values
 from fne.node import Node, Secrets, Worker
 from fne.objective import Objective, read_known, slot
 from fne.space import Problem, SearchTask
 from fne.types import Samples, Strategy
-
-POOLED = "all"
 
 
 @dataclass(frozen=True)
@@ -46,12 +46,6 @@ class Search:
         return {"code": self.problem.code, "known": digest.hexdigest()}
 
 
-def node_names(count: int) -> tuple[str, ...]:
-    """Return `node-000` and so on."""
-    width = max(3, len(str(count - 1)))
-    return tuple(f"node-{number:0{width}d}" for number in range(count))
-
-
 def build_search(config: SearchConfig) -> Search:
     """Make a config with a problem real; the returned config has device and threads resolved.
 
@@ -61,11 +55,7 @@ def build_search(config: SearchConfig) -> Search:
     device, threads = resolve_device(config.engine.settings)
     if config.wire == "lineage":
         raise SettingError("wire", config.wire, "tensors or auto with a problem: points are sent as they are")
-    resolved = {"device": device.type, "threads": threads}
-    config = config.with_values(
-        {f"engine.{key}": value for key, value in resolved.items() if key in config.engine.settings}
-        | {"wire": "tensors"}
-    )
+    config = config.with_values(engine_values(config, device, threads) | {"wire": "tensors"})
     section = config.problem
     make: Callable[..., Problem] = registry.load("problem", section.name)
     problem = make(**section.settings)
@@ -76,28 +66,22 @@ def build_search(config: SearchConfig) -> Search:
     if section.known is not None and not getattr(strategy, "takes_known", False):
         allowed = f"null with strategy.name = {config.strategy.name!r}, which sees only points that it asked for"
         raise SettingError("problem.known", section.known, allowed)
-    names = node_names(section.nodes)
-    pooled = getattr(strategy, "pooled", False)
-    # Where all data lie in one place everything can be measured that somebody can measure.
-    taus = [None] if pooled else [slot(number, section.nodes, section.infeasible) for number in range(section.nodes)]
-    nodes = {}
-    for name, infeasible in zip([POOLED] if pooled else names, taus, strict=True):
-        known = _known(config, problem, names if pooled else [name])
-        objective = Objective(problem.measure, section.noise, infeasible, known)
-        none = Samples(torch.zeros(0), torch.zeros(0))
-        nodes[name] = Node(name, none, Secrets.simulate(config.seed, name), objective=objective)
-    request = strategy.ask(tuple(sorted(nodes)))  # more nodes than there are, and the like: before there is a folder
-    quorum = config.engine.settings.get("quorum", 0)
-    fewest = getattr(strategy, "fewest", len(request.nodes))
-    if quorum > fewest:
-        raise SettingError("engine.quorum", quorum, f"at most the number of nodes in a step, {fewest}")
-    return Search(config, problem, strategy, Worker(nodes, device=device))
+    objectives = {}
+    if getattr(strategy, "pooled", False):  # where all data lie everything can be measured that somebody can measure
+        objectives[POOLED] = Objective(problem.measure, section.noise)
+    else:
+        for number, name in enumerate(node_names(section.nodes)):
+            path = None if section.known is None else Path(section.known.replace("{node}", name))
+            known = None if path is None else read_known(path, problem.space)
+            infeasible = slot(number, section.nodes, section.infeasible)
+            objectives[name] = Objective(problem.measure, section.noise, infeasible, known)
+    request = strategy.ask(tuple(sorted(objectives)))  # what cannot be asked: before there is a folder
+    check_quorum(config, getattr(strategy, "fewest", len(request.nodes)))
+    return Search(config, problem, strategy, worker_of(objectives, config.seed, device))
 
 
-def _known(config: SearchConfig, problem: Problem, nodes: Sequence[str]) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """Return what these nodes together know from the start, each file once."""
-    if config.problem.known is None:
-        return None
-    paths = list(dict.fromkeys(Path(config.problem.known.replace("{node}", node)) for node in nodes))
-    points, values = zip(*(read_known(path, problem.space) for path in paths), strict=True)
-    return torch.cat(points), torch.cat(values)
+def worker_of(objectives: Mapping[str, Objective], seed: int, device: torch.device | None = None) -> Worker:
+    """Return a simulation's worker whose nodes have no samples, but measure."""
+    none = Samples(torch.zeros(0), torch.zeros(0))
+    nodes = {n: Node(n, none, Secrets.simulate(seed, n), objective=own) for n, own in objectives.items()}
+    return Worker(nodes, device=device)

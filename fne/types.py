@@ -227,8 +227,7 @@ class LearningTask:
 
 @dataclass(frozen=True)
 class Result:
-    """What a run yields: a model as genes `[D]` with its buffers; of B runs of a search a point of the cube each,
-    `[B, d]`, and its value, `[B]` (NaN where that is not known)."""
+    """What a run yields: a model's genes `[D]` and buffers; of B runs of a search points `[B, d]` and values `[B]`."""
 
     kind: Literal["model", "point"]
     parameters: Tensor
@@ -276,8 +275,9 @@ class Strategy(Protocol):
     """A method: a plain class, no base. Hyper-parameters are keyword-only with the paper's values as defaults.
 
     Some members are optional: `pooled = True` (not federated: all data go to one node), `validates = False` (never
-    looks at validation data, which may be empty then), `champion()`, the step's `Result` that `watch.champions` keeps,
-    and for `wire=lineage` both `lineage` (a `Lineage`) and `decision`, the last it was advanced by (`None` before).
+    looks at validation data, which may be empty then), of searches `takes_known = True` (`problem.known` is of use) and
+    `fewest` (nodes in a step), `champion()`, the step's `Result` that `watch.champions` keeps, and for `wire=lineage`
+    both `lineage` (a `Lineage`) and `decision`, the last it was advanced by (`None` before).
     """
 
     seed: int
