@@ -14,8 +14,7 @@ from torch import Tensor
 
 from fne.errors import RunError
 from fne.searching import NOWHERE, runs_by_node, start_points
-from fne.space import SearchTask, Space
-from fne.surrogates.dycors import Dycors
+from fne.space import SearchTask
 from fne.types import Header, Metrics, Request, Result, Round, Scalar
 
 
@@ -35,11 +34,6 @@ class Archive:
     def least(self) -> Tensor:
         """The least value of each run, `[B]`, infinite where there is none."""
         return torch.where(self.values.isnan(), torch.inf, self.values).amin(dim=1)
-
-    def proposed(self, search: Dycors, generators: Sequence[torch.Generator], horizon: int, space: Space) -> Tensor:
-        """Return where `search`, which proposes `horizon` points in all, would measure next, `[B, 1, d]`."""
-        there = torch.ones_like(self.values, dtype=torch.bool)
-        return search.propose(self.points, self.values, there, generators, horizon, snap=space.snap).unsqueeze(1)
 
     @property
     def best(self) -> Result:
@@ -161,9 +155,7 @@ class ValueSearch:
             self._memory.learn(self.step, self._known, values)
         self._known.add(points, values)
         self.step += 1
-        best = self._known.best.values
-        assert best is not None
-        return {"round": self.step - 1, "evaluations": self._known.values.shape[1], "loss_best": float(best.min())}
+        return {"round": self.step - 1, "evaluations": self._known.values.shape[1]}
 
     def result(self) -> Result:
         """Return the best point of each run, with its value."""

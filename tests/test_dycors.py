@@ -123,7 +123,7 @@ def after(search: Dycors, count: int) -> Dycors:
 @pytest.mark.parametrize(("dim", "count"), [(1, 0), (4, 0), (4, 20), (10, 9), (40, 0), (40, 50), (40, 99), (60, 0)])
 def test_candidates_change_ever_fewer_coordinates_of_the_best_point(dim: int, count: int) -> None:
     x, y, seen = 0.1 * cloud(1, 5, dim), doubles(3, 1, NAN, 2, 5)[None], Seen()
-    after(Dycors(1, dim), count).propose(x, y, all_of(x), draws(1), 100, snap=seen)
+    after(Dycors(1, dim), count).propose(x, y, draws(1), 100, snap=seen)
     (candidates,) = seen.candidates
     assert candidates.shape == (min(100 * dim, 5000), dim)
     moves = candidates - x[0, 1]
@@ -137,7 +137,7 @@ def test_candidates_change_ever_fewer_coordinates_of_the_best_point(dim: int, co
 
 def test_candidates_are_reflected_at_the_bounds() -> None:
     x, seen = torch.full((1, 1, 2), 0.95, dtype=torch.float64), Seen()
-    Dycors(1, 2).propose(x, doubles(0)[None], all_of(x), draws(1), 10, snap=seen)
+    Dycors(1, 2).propose(x, doubles(0)[None], draws(1), 10, snap=seen)
     (candidates,) = seen.candidates
     assert candidates.max() <= 1
     inside, above = (candidates > 0.9).sum(), (candidates == 1).sum()
@@ -150,14 +150,13 @@ def test_candidates_are_reflected_at_the_bounds() -> None:
 @pytest.mark.parametrize("count", range(6))
 def test_the_proposal_has_the_best_score(count: int) -> None:
     x, y, seen = cloud(2, 25, 3), 5 + 5 * cloud(2, 25, seed=1), Seen()
-    y[0, 4], valid = NAN, all_of(x)
-    valid[:, 21:] = False
-    points = after(Dycors(2, 3), count).propose(x, y, valid, draws(2), 30, snap=seen)
+    y[0, 4] = NAN
+    points = after(Dycors(2, 3), count).propose(x, y, draws(2), 30, snap=seen)
     weight = (0.3, 0.5, 0.8, 0.95, 0.99, 0.3)[count]
     for run, candidates in enumerate(seen.candidates):
-        known = valid[run] & y[run].isfinite()
+        known = y[run].isfinite()
         values = scipys(x[run, known], compressed(y[run, known][None], known[known][None])[0], candidates)
-        gaps = candidates.numpy()[:, None] - x[run, valid[run]].numpy()  # also to the one that failed
+        gaps = candidates.numpy()[:, None] - x[run].numpy()  # also to the one that failed
         nearest = np.sqrt((gaps**2).sum(-1)).min(1)
         score = weight * (values - values.min()) / np.ptp(values)
         score += (1 - weight) * (nearest.max() - nearest) / np.ptp(nearest)
@@ -225,7 +224,7 @@ def searched(runs: range, steps: int, stop: int | None = None) -> tuple[Tensor, 
             search, state = Dycors(len(runs), dim), search.state_dict()
             search.load_state_dict(state)
         best = y.nan_to_num(nan=INF).amin(dim=1)
-        point = search.propose(x, y, all_of(x), random, steps)
+        point = search.propose(x, y, random, steps)
         value = measure(point[:, None], seeds)
         value[seeds == i % 4] = NAN if i % 3 == 0 else value[seeds == i % 4]
         search.learn(value[:, 0], best)
@@ -242,23 +241,10 @@ def test_a_run_alone_does_what_it_does_in_a_batch_and_after_a_resume() -> None:
     assert torch.equal(searched(range(4), 12, stop=5)[0], x)
 
 
-def test_padding_changes_nothing() -> None:
-    x, y = cloud(2, 12, 4), cloud(2, 12, seed=1)
-    wanted = Dycors(2, 4).propose(x, y, all_of(x), draws(2), 20)
-    padded = torch.cat([torch.full((2, 3, 4), NAN, dtype=torch.float64), x, torch.full_like(x, INF)], dim=1)
-    values = torch.cat([torch.full((2, 3), -9.0, dtype=torch.float64), y, torch.full_like(y, NAN)], dim=1)
-    valid = torch.zeros(2, 27, dtype=torch.bool)
-    valid[:, 3:15] = True
-    assert torch.equal(Dycors(2, 4).propose(padded, values, valid, draws(2), 20), wanted)
-    valid[1, :] = False
-    valid[1, 20] = True  # of one run there are fewer
-    assert torch.equal(Dycors(2, 4).propose(padded.nan_to_num(), values, valid, draws(2), 20)[0], wanted[0])
-
-
 @pytest.mark.parametrize("rows", [0, 3])
 def test_where_nothing_is_known_points_are_anywhere(rows: int) -> None:
     x = cloud(30, rows, 2)
-    points = Dycors(30, 2).propose(x, torch.full((30, rows), NAN, dtype=torch.float64), all_of(x), draws(30), 10)
+    points = Dycors(30, 2).propose(x, torch.full((30, rows), NAN, dtype=torch.float64), draws(30), 10)
     assert points.shape == (30, 2)
     assert points.abs().max() <= 1
     assert (points > 0).double().mean() == pytest.approx(0.5, abs=0.25)
@@ -269,12 +255,12 @@ def test_integer_points_are_not_proposed_twice() -> None:
     space = Space([Variable("layers", 1, 3, integer=True), Variable("heads", 0, 3, integer=True)])
     x, y, search, random = space.snap(cloud(1, 1, 2)), doubles(1)[None], Dycors(1, 2), draws(1)
     for _ in range(11):
-        point = search.propose(x, y, all_of(x), random, 11, snap=space.snap)
+        point = search.propose(x, y, random, 11, snap=space.snap)
         search.learn(doubles(2), y.amin(dim=1))
         x, y = torch.cat([x, point[None]], dim=1), torch.cat([y, doubles(2)[None]], dim=1)
     users = {tuple(point) for point in space.to_user(x[0]).tolist()}
     assert users == {(a, b) for a in (1.0, 2.0, 3.0) for b in (0.0, 1.0, 2.0, 3.0)}
-    again = search.propose(x, y, all_of(x), random, 11, snap=space.snap)  # none is left
+    again = search.propose(x, y, random, 11, snap=space.snap)  # none is left
     assert tuple(space.to_user(again)[0].tolist()) in users
 
 

@@ -47,7 +47,8 @@ class _Rule:
     def propose(self, step: int, known: Archive) -> Tensor:
         """Return the next point, `[B, 1, d]`."""
         generators = draws(self._seed, len(known.points), "candidates", step)
-        return known.proposed(self._search, generators, self._horizon, self._space)
+        snap = self._space.snap
+        return self._search.propose(known.points, known.values, generators, self._horizon, snap=snap).unsqueeze(1)
 
     def learn(self, step: int, known: Archive, values: Tensor) -> None:
         """Take in what was measured."""

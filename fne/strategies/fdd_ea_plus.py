@@ -86,7 +86,8 @@ class FddEaPlus:
     def _proposed(self) -> Tensor:
         """Return the points of this step, `[B, 1, d]`."""
         generators = draws(self.seed, self._runs, "candidates", self.step)
-        return self._known.proposed(self._search, generators, self._second, self._space)
+        known, snap = self._known, self._space.snap
+        return self._search.propose(known.points, known.values, generators, self._second, snap=snap).unsqueeze(1)
 
     def tell(self, round_: Round) -> Metrics:
         """Average networks in the first phase, take in means of values in the second."""

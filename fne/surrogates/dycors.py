@@ -65,9 +65,8 @@ class Dycors:
         self,
         x: Tensor,
         y: Tensor,
-        valid: Tensor,
         generators: Sequence[torch.Generator],
-        horizon: int | Tensor,
+        horizon: int,
         *,
         snap: Snap = lambda points: points,
     ) -> Tensor:
@@ -76,23 +75,18 @@ class Dycors:
         Args:
             x: where it was evaluated, `[B, n, d]`.
             y: the values, `[B, n]`, NaN where evaluating failed.
-            valid: bool `[B, n]`; other rows have no influence, whatever they hold.
             generators: one a run, on the CPU.
-            horizon: how many points this search proposes in all, one number or `[B]`.
+            horizon: how many points this search proposes in all.
             snap: applied to the candidates.
         """
-        used = valid.any(dim=0)  # padding at the end costs nothing
-        x, y, valid = x[:, used], y[:, used], valid[:, used]
-        known = valid & y.isfinite()
+        known = y.isfinite()
         fitted = fit(x, compressed(y, known), known)
-        horizons = torch.as_tensor(horizon).expand(len(x)).tolist()
-        points = x.new_full((len(x), self.dim), math.nan)
-        for run in range(len(x)):
-            rows = valid[run]
-            model = Cubic(x[run, rows], fitted.weights[run, rows], fitted.constant[run], fitted.slopes[run])
+        points = []
+        for run, draw in enumerate(generators):
+            model = Cubic(x[run], fitted.weights[run], fitted.constant[run], fitted.slopes[run])
             best = x[run, y[run].where(known[run], math.inf).argmin()] if known[run].any() else None
-            points[run] = self._point(run, model, best, horizons[run], generators[run], snap)
-        return points
+            points.append(self._point(run, model, best, horizon, draw, snap))
+        return torch.stack(points)
 
     def learn(self, y: Tensor, best: Tensor) -> None:
         """Take in the values `y [B]` at the points that were proposed, NaN where evaluating failed.
