@@ -77,11 +77,13 @@ class Measuring:
     def keep(self, journal: Path) -> None:
         """Write each value to a file as soon as it is there; what a killed run wrote is not measured again."""
         self._journal = journal
-        with contextlib.suppress(FileNotFoundError):
-            for line in journal.read_bytes().splitlines():
-                with contextlib.suppress(ValueError, KeyError):  # the last line of a kill
-                    entry = json.loads(line)
-                    self._known.setdefault(entry["of"], []).append(float(entry["value"]))
+        if not journal.exists():
+            return
+        whole, end, _ = journal.read_bytes().rpartition(b"\n")  # what follows is a line that a kill cut off
+        os.truncate(journal, len(whole + end))
+        for line in whole.splitlines():
+            entry = json.loads(line)
+            self._known.setdefault(entry["of"], []).append(float(entry["value"]))
 
     def forget(self) -> None:
         """Empty the file: all that it holds is in a checkpoint now."""

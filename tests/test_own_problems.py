@@ -559,6 +559,28 @@ def test_a_killed_run_measures_nothing_twice(parallel: int, tmp_path: Path) -> N
     assert (tmp_path / "run" / "nodes" / "measured.jsonl").read_bytes() == b""
 
 
+def test_a_line_that_a_kill_cut_off_takes_no_other_with_it(made: Any, tmp_path: Path) -> None:
+    (tmp_path / "count.py").write_text("calls = []\ndef f(x):\n    calls.append(x)\n    return 10 * len(calls) + x\n")
+    journal = tmp_path / "nodes" / "measured.jsonl"
+
+    def kept() -> Problem:
+        problem: Problem = made("callable", function=f"{tmp_path}/count.py:f")
+        problem.keep(journal)
+        return problem
+
+    assert measure(kept(), {"x": 1.5})[0] == pytest.approx([11.5])
+    with journal.open("ab") as file:
+        file.write(b'{"of": "[{')
+    # the first from the file, the second by a new count
+    assert measure(kept(), {"x": 1.5}, {"x": 2})[0] == pytest.approx([11.5, 12])
+    assert [json.loads(line)["value"] for line in journal.read_bytes().splitlines()] == pytest.approx([11.5, 12])
+    assert measure(kept(), {"x": 2}, {"x": 2})[0] == pytest.approx([12, 12])  # once from the file, once measured
+    problem = kept()
+    problem.forget()
+    assert journal.read_bytes() == b""
+    assert measure(problem, {"x": 1})[0] == pytest.approx([11])
+
+
 def test_a_node_that_never_answers_is_left_out(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(
         "import time\ndef f(x, node):\n    time.sleep(60 if node == 'node-001' else 0)\n    return x * x\n"
