@@ -44,7 +44,7 @@ def measure_task(
     """
     points = request.common["points"].double()
     if not recall:
-        _measure(worker, nodes, request)
+        _measure(nodes, request)
     for node in nodes:
         runs = _runs(node, request)
         value = torch.zeros(points.shape[:2], dtype=torch.float64)
@@ -74,7 +74,7 @@ def surrogate_task(
     is wanted, if not all of `runs`. Yields the networks, float32: `centres [f, m, d]`, `widths`, `weights [f, m]`,
     `bias [f]`, and `samples [f]`, int64: a network of none is zeros.
     """
-    _measure(worker, nodes, request)
+    _measure(nodes, request)
     wanted = [payload_of(request, node).get("fit", _runs(node, request)) for node in nodes]
     sizes = [len(runs) for runs in wanted]
     if not sum(sizes):
@@ -109,7 +109,7 @@ def _runs(node: Node, request: Request) -> Tensor:
     return torch.arange(len(request.common["points"])) if runs is None else runs
 
 
-def _measure(worker: Worker, nodes: Sequence[Node], request: Request) -> None:
+def _measure(nodes: Sequence[Node], request: Request) -> None:
     """Let all nodes measure what they are asked, and keep it."""
     runs = [_runs(node, request) for node in nodes]
     points = [

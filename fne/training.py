@@ -204,7 +204,7 @@ def _watchers(
 ) -> list[Progress | TensorBoard]:
     """Return what shows the run while it goes on; each is a context manager and a callback."""
     config, strategy = experiment.config, experiment.strategy
-    title, loss = f"{config.name} seed {config.seed}", "acquisition"
+    title, loss = f"{config.name} seed {config.seed}", "best value"
     if isinstance(experiment, Experiment):
         loss = experiment.loss
         if experiment.dataset.fold is not None:

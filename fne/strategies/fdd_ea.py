@@ -79,7 +79,7 @@ class FddEa:
         runs: Annotated[int, Key("side by side, of seeds seed, seed + 1, …", unit="runs", ge=1, le=1000)] = 1,
     ) -> None:
         d = len(task.space)
-        self.seed, self.step, self._runs, self._release = seed, 0, runs, release
+        self.seed, self.step, self._release = seed, 0, release
         self._initial = 5 * d if initial is None else initial
         participants = Participation(seed, runs, participation)
         self.fewest = participants.count(task.nodes)

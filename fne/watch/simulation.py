@@ -9,9 +9,8 @@ from typing import Any
 
 import torch
 
+from fne.queries import EXACT
 from fne.types import Metrics, Round, Strategy
-
-EXACT = "exact"
 
 
 class SimulationView:
