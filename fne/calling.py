@@ -1,8 +1,9 @@
 """Calls what a user gave to measure a point, a function or a command; as a script it is the process that does so.
 
 The script reads a line of JSON after the other from stdin, first what to call, then the points, and answers each with
-`{"value": number}` or `{"failed": why}` on stdout. What the user's own code prints goes to stderr. It imports nothing
-but the standard library, so that a process is there in a blink, and takes over the import path of who starts it.
+`{"value": number}` or `{"failed": why}` on stdout, after `{"begun": true}` for a point. What the user's own code prints
+goes to stderr. It imports nothing but the standard library, so that a process is there in a blink, and takes over the
+import path of who starts it.
 """
 
 from __future__ import annotations
@@ -186,6 +187,7 @@ def _serve() -> None:
     except CallError as error:
         answer({"failed": str(error)})
     for job in iter(lines.get, None):
+        answer({"begun": True})  # else whoever asked would take an end before this for one of the measurement
         try:
             answer({"value": call(job["point"], job["node"], job["seed"])})
         except CallError as error:

@@ -168,6 +168,10 @@ class Measuring:
         return math.nan
 
 
+class _EndedError(CallError):
+    """The process has ended instead of answering."""
+
+
 class Child:
     """A process that measures one point at a time; when late it is killed with all that it started, and begun anew.
 
@@ -190,9 +194,7 @@ class Child:
             CallError: it could not be measured.
         """
         try:
-            if self._process is None or self._process.poll() is not None:
-                self._begin()
-            answer = self._exchange({"point": dict(point), "node": node, "seed": seed}, self._limit)
+            answer = self._line(self._begun({"point": dict(point), "node": node, "seed": seed}))
         except BaseException:
             self.kill()
             self._forget()
@@ -200,6 +202,18 @@ class Child:
         if "failed" in answer:
             raise CallError(answer["failed"])
         return float(answer["value"])
+
+    def _begun(self, job: Mapping[str, Any]) -> tuple[float, float] | None:
+        """Have a job begun, and return when it is late; by a new process where the last ended before it took it up."""
+        if self._process is not None and self._process.poll() is None:
+            late = self._send(job, self._limit)
+            with contextlib.suppress(_EndedError):
+                self._line(late)
+                return late
+        self._begin()
+        late = self._send(job, self._limit)
+        self._line(late)
+        return late
 
     def kill(self) -> None:
         """Kill the process and all that it started."""
@@ -224,28 +238,38 @@ class Child:
             [sys.executable, "-P", calling.__file__],  # -P: the folder of that file has a types.py
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, start_new_session=True,
         )  # fmt: skip
-        answer = self._exchange({"path": [entry or os.getcwd() for entry in sys.path], **self._what}, START_LIMIT)
+        late = self._send({"path": [entry or os.getcwd() for entry in sys.path], **self._what}, START_LIMIT)
+        answer = self._line(late)
         if "failed" in answer:
             raise CallError(answer["failed"])
 
-    def _exchange(self, content: Mapping[str, Any], limit: float | None) -> dict[str, Any]:
-        """Send a line and return the answer."""
+    def _send(self, content: Mapping[str, Any], limit: float | None) -> tuple[float, float] | None:
+        """Send a line; returns the limit and when it is over."""
+        assert self._process is not None
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # reading tells
+            self._process.stdin.write(json.dumps(content).encode() + b"\n")
+        return None if limit is None else (limit, time.monotonic() + limit)
+
+    def _line(self, late: tuple[float, float] | None) -> dict[str, Any]:
+        """Return the next line of the process.
+
+        Raises:
+            CallError: it is late, or the process has ended (`_EndedError`).
+        """
         process = self._process
         assert process is not None
-        assert process.stdin is not None
         assert process.stdout is not None
-        late = None if limit is None else time.monotonic() + limit
-        with contextlib.suppress(BrokenPipeError):  # reading tells
-            process.stdin.write(json.dumps(content).encode() + b"\n")
         with selectors.DefaultSelector() as ready:
             ready.register(process.stdout, selectors.EVENT_READ)
             while b"\n" not in self._unread:
-                if not ready.select(None if late is None else max(0.0, late - time.monotonic())):
-                    raise CallError(f"it took longer than {limit:g} seconds")
+                if not ready.select(None if late is None else max(0.0, late[1] - time.monotonic())):
+                    assert late is not None
+                    raise CallError(f"it took longer than {late[0]:g} seconds")
                 part = os.read(process.stdout.fileno(), 65536)
                 if not part:
                     self.kill()  # what it may have left running
-                    raise CallError(f"its process ended with {calling.ending(process.wait())}")
+                    raise _EndedError(f"its process ended with {calling.ending(process.wait())}")
                 self._unread += part
         line, _, self._unread = self._unread.partition(b"\n")
         answer: dict[str, Any] = json.loads(line)

@@ -276,6 +276,18 @@ def test_a_process_that_ends_is_begun_anew(made: Any) -> None:
     assert measure(problem, {"how": 0})[1] == []
 
 
+def test_a_process_that_ends_before_it_takes_a_point_up_says_nothing_of_the_point(made: Any) -> None:
+    problem = made("callable", function="own.py:ends", time_limit=60, variables={"how": (0, 2)}, integer=("how",))
+    ((first,), _) = measure(problem, {"how": 0})
+    os.kill(int(first), signal.SIGSTOP)  # it is there, and does not read
+    killer = threading.Timer(0.3, os.kill, (int(first), signal.SIGKILL))
+    killer.start()
+    ((second,), told) = measure(problem, {"how": 0})
+    killer.join()
+    assert told == []
+    assert second != first
+
+
 def test_several_points_are_measured_at_once(made: Any) -> None:
     problem = made("callable", function="own.py:meet", time_limit=20, parallel=4)
     values, told = measure(problem, *({"x": x} for x in (4, 3, 2, 1, 0)))
