@@ -17,8 +17,9 @@ from fne.asking import NodeChoice, fitness_options, mean_losses, sent_buffers
 from fne.errors import RunError, SettingError
 from fne.evolution import shaping
 from fne.evolution.fitness import check_loss
+from fne.evolution.lineage import Lineage
 from fne.evolution.population import cleaned
-from fne.types import Header, LearningTask, Lineage, Metrics, Reply, Request, Result, Round, Tensors
+from fne.types import Header, LearningTask, Metrics, Reply, Request, Result, Round, Tensors
 from fne.validation import Validation
 
 

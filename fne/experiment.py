@@ -19,11 +19,11 @@ from fne.errors import DataError, FneError, SettingError
 from fne.evolution.evaluate import Evaluator, has_batch_norm, resolve_plan
 from fne.evolution.fitness import output_of
 from fne.evolution.genome import Layout, buffers_of
-from fne.evolution.lineage import Replica
+from fne.evolution.lineage import Lineage, Replica
 from fne.node import Node, Secrets, Worker
 from fne.randomness import seeded_initialisation
 from fne.settings import check
-from fne.types import Dataset, LearningTask, Lineage, Request, Samples, Strategy, Tensors
+from fne.types import Dataset, LearningTask, Request, Samples, Strategy, Tensors
 
 POOLED = "all"
 """Name of the one node that has everything, for methods that are not federated."""

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 PROTOCOL_VERSION = 1
 AGGREGATE = "*"
 """Name of the one reply that stands for all nodes when a request says `reduce="sum"`."""
+GIVEN = "given."
+"""Prefix of what a relay's task is given."""
 
 Scalar = int | float | str | bool
 Tensors = Mapping[str, "Tensor"]
@@ -54,6 +56,24 @@ class Header:
 
 
 @dataclass(frozen=True)
+class Relay:
+    """Who is given what a request yields, in the server's place: these nodes do a task with it, and answer.
+
+    Args:
+        nodes: addressees of the task.
+        task: gets each entry of the sum in its common tensors, named `given.NAME`; of single answers (`reduce="none"`)
+            it gets them all, stacked in the order of the request's nodes.
+        private: further tensors for single addressees.
+        options: of the task.
+    """
+
+    nodes: tuple[str, ...]
+    task: str
+    private: Mapping[str, Tensors] = field(default_factory=dict)
+    options: Mapping[str, Scalar] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Request:
     """What to compute, and where.
 
@@ -65,6 +85,7 @@ class Request:
         private: further tensors for single addressees.
         options: small validated values that the task takes, such as the name of a loss.
         reduce: `sum` lets the engine answer with one aggregate reply (payloads added in the order of `nodes`).
+        relay: nodes that are given what came of it; the round then holds their answers.
     """
 
     header: Header
@@ -74,6 +95,7 @@ class Request:
     private: Mapping[str, Tensors] = field(default_factory=dict)
     options: Mapping[str, Scalar] = field(default_factory=dict)
     reduce: Literal["none", "sum"] = "none"
+    relay: Relay | None = None
 
 
 @dataclass(frozen=True)
@@ -239,37 +261,6 @@ Metrics = dict[str, Any]
 """Of one step; floats by name, `round` always there. Names without a leading underscore go to the history."""
 
 
-class Lineage(Protocol):
-    """What is evaluated, as both ends can make it: the server decides, it and the workers advance alike.
-
-    Its state changes in `advance` alone, and depends on nothing else: the same decisions give the same bits everywhere.
-    """
-
-    def candidates(self, step: int) -> Tensors:
-        """Return the tensors that tell nodes what to evaluate; asked again, the same.
-
-        `population [P, D]` float32, or what `fne.evolution.rank_one` makes it of: `centre`, `factors`, `sigma`.
-        """
-        ...
-
-    def advance(self, step: int, decision: Tensors) -> Metrics:
-        """Go from `step` to the next, as decided; returns figures for the history.
-
-        Args:
-            step: whose candidates were evaluated.
-            decision: what the server made of the answers, small tensors of the same names and shapes at each step.
-        """
-        ...
-
-    def state_dict(self) -> dict[str, Tensor]:
-        """Return everything that `candidates` and `advance` depend on besides their arguments."""
-        ...
-
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Take over what `state_dict` returned."""
-        ...
-
-
 @runtime_checkable
 class Strategy(Protocol):
     """A method: a plain class, no base. Hyper-parameters are keyword-only with the paper's values as defaults.
@@ -277,7 +268,7 @@ class Strategy(Protocol):
     Some members are optional: `pooled = True` (not federated: all data go to one node), `validates = False` (never
     looks at validation data, which may be empty then), of searches `takes_known = True` (`problem.known` is of use) and
     `fewest` (nodes in a step), `champion()`, the step's `Result` that `watch.champions` keeps, and for `wire=lineage`
-    both `lineage` (a `Lineage`) and `decision`, the last it was advanced by (`None` before).
+    both `lineage` (a `fne.evolution.lineage.Lineage`) and `decision`, the last it was advanced by (`None` before).
     """
 
     seed: int

@@ -18,12 +18,12 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from fne.types import Lineage, Request, Tensors
+from fne.types import Metrics, Request, Tensors
 from fne.wire import raw_bytes
 
 PREFIX = "lineage."
@@ -34,6 +34,37 @@ DIGEST_BYTES = 8
 
 class BehindError(Exception):
     """Raised where a worker cannot get to a step's candidates from what it holds and was sent."""
+
+
+class Lineage(Protocol):
+    """What is evaluated, as both ends can make it: the server decides, it and the workers advance alike.
+
+    Its state changes in `advance` alone, and depends on nothing else: the same decisions give the same bits everywhere.
+    """
+
+    def candidates(self, step: int) -> Tensors:
+        """Return the tensors that tell nodes what to evaluate; asked again, the same.
+
+        `population [P, D]` float32, or what `fne.evolution.rank_one` makes it of: `centre`, `factors`, `sigma`.
+        """
+        ...
+
+    def advance(self, step: int, decision: Tensors) -> Metrics:
+        """Go from `step` to the next, as decided; returns figures for the history.
+
+        Args:
+            step: whose candidates were evaluated.
+            decision: what the server made of the answers, small tensors of the same names and shapes at each step.
+        """
+        ...
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return everything that `candidates` and `advance` depend on besides their arguments."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Take over what `state_dict` returned."""
+        ...
 
 
 def digest(origin: Tensor, state: Tensors) -> Tensor:

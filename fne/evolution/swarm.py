@@ -82,7 +82,7 @@ class Rule(Protocol):
 
 
 class Swarm:
-    """The particles as both ends know them, a `fne.types.Lineage`: losses are the server's and not among it.
+    """The particles as both ends know them, a `fne.evolution.lineage.Lineage`: losses are the server's, not of it.
 
     Args:
         positions: where they begin, float32 `[C, S, D]`.
