@@ -35,6 +35,11 @@ def draw_nodes(nodes: Sequence[str], count: int, *parts: int | str) -> tuple[str
     return tuple(nodes[i] for i in sorted(picked.tolist()))
 
 
+def chosen_node(seed: int, turn: int, names: Sequence[str]) -> str:
+    """Return the node whose turn it is, drawn by hashing: everybody who knows the seed and the names draws the same."""
+    return sorted(names)[derive_seed(seed, "chosen", turn) % len(names)]
+
+
 @contextlib.contextmanager
 def seeded_initialisation(*parts: int | str, device: torch.device | None = None) -> Iterator[None]:
     """Seed torch's global generators, the CPU's and the device's, inside the block only: modules know no others."""

@@ -4,12 +4,14 @@
 the nodes take the masks off the total, and returns the one aggregate reply that a plain sum would be. Between loop and
 engine its place is below the lineage codec: `LineageCodec(SecureEngine(engine))`. So candidates are made from decisions
 before the work is done, and a worker that needs a snapshot says so before anything is masked.
+
+A sum with a relay is opened by that node, and by nobody else: the engine takes off those masks that it can, passes on
+what is left, and returns what that node says of the sum.
 """
 
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -18,13 +20,29 @@ import torch
 from torch import Tensor
 
 from fne.errors import RunError
+from fne.gather import OWNERS_CHOICE
 from fne.privacy import keys
 from fne.privacy.hidden import ProtocolError
+from fne.privacy.messages import (
+    CLIPPED,
+    ECHOES,
+    KEYS,
+    MEMBERS,
+    PARTICIPANTS,
+    SEALED,
+    SIGNATURES,
+    TOTAL,
+    mark,
+    rows,
+    texts_of,
+    words_tensor,
+)
 from fne.privacy.opening import opened
-from fne.privacy.protocol import LEAST, SEALED_BYTES, Offer, Tag, check_count, enough, threshold
+from fne.privacy.protocol import CHECKS, LEAST, SEALED_BYTES, Offer, Tag, boxed, check_count, enough, threshold
+from fne.privacy.ring import Words
 from fne.privacy.shares import SHARE_BYTES
 from fne.privacy.vectors import Form, unflatten
-from fne.secure_tasks import ECHOES, KEYS, MEMBERS, SEALED, SIGNATURES, mark, rows, texts_of
+from fne.relaying import Bill, ask_few
 from fne.types import (
     AGGREGATE,
     Engine,
@@ -37,12 +55,11 @@ from fne.types import (
     Status,
     Strategy,
     Tensors,
-    Traffic,
 )
 
 
 class SecureEngine:
-    """An engine whose sums are secure; it answers nothing but sums.
+    """An engine whose sums are secure; it answers nothing but sums, and what the nodes' owners publish.
 
     Args:
         engine: does the work; its nodes agree on keys at the first sum. Those that cannot are left out until the run is
@@ -57,7 +74,7 @@ class SecureEngine:
         self._left_out: dict[str, Reply] = {}
         self._run = ""
         self._last = (-1, -1)
-        self._bill = _Bill()
+        self._bill = Bill()
         self._figures: Metrics = {}
 
     @property
@@ -68,17 +85,28 @@ class SecureEngine:
     def send(self, request: Request) -> Round:
         """Return the sum that a plain engine would, up to the fixed point; no reply of a node is in the round.
 
-        Where nodes need a snapshot, the round comes back without a sum the first time, so that it can be sent again.
+        With a relay its node opens the sum, and the round has that one's answer; or none, where it drops out or fails
+        at any time: then nobody opens it. Where nodes need a snapshot, the round comes back without a sum the first
+        time, so that it can be sent again.
 
         Raises:
-            RunError: the request is not for a sum, fewer nodes than a secure sum needs, or what they answer is wrong.
+            RunError: the request is not for a sum, or its relay is not one of the nodes; fewer nodes than a secure sum
+                needs, or what they answer is wrong.
         """
-        step = request.header.step
+        step, relay = request.header.step, request.relay
+        self._figures = {}
+        if request.reduce == "none" and request.task in OWNERS_CHOICE and relay is None:
+            return replace(self._engine.send(request), per_node={})
         if request.reduce != "sum":
             raise RunError(
                 f"step {step}: {request.task!r} asks for single answers, and with secure sums there are none"
             )
-        self._bill = _Bill()
+        if relay is not None and not (len(relay.nodes) == 1 and relay.nodes[0] in request.nodes):
+            raise RunError(
+                f"step {step}: with secure sums one of the nodes that add up {request.task!r} opens the sum, not "
+                f"{', '.join(relay.nodes) or 'nobody'}"
+            )
+        self._bill = Bill()
         attempt = self._last[1] + 1 if self._last[0] == step else 0
         self._last = (step, attempt)
         header = replace(request.header, attempt=attempt)
@@ -113,36 +141,51 @@ class SecureEngine:
     # ------------------------------------------------------------------------------------------------ a sum
     def _sum(self, request: Request, header: Header) -> Round:
         tag = Tag(self._run, header.step, header.attempt, request.task)
+        opener = request.relay.nodes[0] if request.relay else ""
         failures = [
             replace(self._left_out[n], header=header, status=Status.REFUSED)
             for n in request.nodes if n in self._left_out
         ]  # fmt: skip
+        if opener in self._left_out:
+            return self._without(failures)
         members = sorted(self._place(name) for name in request.nodes if name not in self._left_out)
         self._check(len(members), LEAST, tag, failures)
         asked = self._phase(self._offer_request(request, header, members))
         failures += asked.failures
         if header.attempt == 0 and any(failure.status is Status.NEEDS_SNAPSHOT for failure in failures):
-            return Round((), tuple(failures), self._bill.total())
+            return self._without(failures)
         offers = {self._place(reply.node): reply for reply in asked.replies}
         participants = sorted(offers)
+        receiver = self._place(opener) if opener else None
+        if receiver is not None and receiver not in offers:
+            return self._without(failures)
         self._check(len(participants), enough(len(members)), tag, failures)
         form = self._form(offers, header)
-        read = {place: self._offer(reply, header, len(members)) for place, reply in offers.items()}
+        read = {place: self._offer(reply, header, members, receiver) for place, reply in offers.items()}
+        sealed = self._sealed(members, read)
+        own = {opener: {PARTICIPANTS: _places(participants), **sealed.pop(opener)}} if opener else {}
         told: dict[str, Scalar] = {"task": request.task}
-        added = self._phase(self._vector_request(header, members, read, told))
+        common = {MEMBERS: _places(participants)}
+        added = self._phase(Request(header, "secure_vector", tuple(sealed), common, sealed, told, reduce="sum"))
         failures += added.failures
         gone = {failure.node for failure in added.failures}
         survivors = [place for place in participants if self._names[place] not in gone]
         self._check(len(survivors), enough(len(members)), tag, failures)
-        total = self._total(added, tag, form.words(len(members)), len(survivors))
+        apart = 0 if receiver is None else 1
+        total = self._total(added, tag, form.words(len(members)) + apart * CHECKS, len(survivors) - apart)
         names = tuple(self._names[place] for place in survivors)
-        helped = self._phase(Request(header, "secure_shares", names, {MEMBERS: _places(survivors)}, options=told))
+        helped = self._phase(Request(header, "secure_shares", names, {MEMBERS: _places(survivors)}, own, told))
+        silent = [failure for failure in helped.failures if failure.node == opener]
+        if silent:
+            return self._without([*failures, *silent])
         answers = {
-            self._place(reply.node): self._texts(reply, header, "shares", len(participants), SHARE_BYTES)
+            self._place(reply.node): self._texts(reply, header, "shares", len(participants) - apart, SHARE_BYTES)
             for reply in helped.replies
         }
         self._check(len(answers), threshold(len(members)), tag, helped.failures)
-        words = opened(tag, self._names, read, members, total.numpy().view("uint64"), survivors, answers)
+        words = opened(tag, self._names, read, members, total.numpy().view("uint64"), survivors, answers, receiver)
+        if request.relay is not None:
+            return self._passed_on(request, header, words, failures, len(survivors))
         payload, clipped = unflatten(words, form, len(members))
         self._figures = {"participants": len(survivors), **({"clipped": clipped} if self._clip else {})}
         if "samples" in payload and payload["samples"].numel() == 1:
@@ -150,31 +193,54 @@ class SecureEngine:
         aggregate = Reply(replace(request.header, run=self._run), AGGREGATE, payload=payload)
         return Round((aggregate,), tuple(failures), self._bill.total())
 
+    def _passed_on(
+        self, request: Request, header: Header, words: Words, failures: Sequence[Reply], participants: int
+    ) -> Round:
+        """Give the rest of a sum to the node that opens it, and return what it answers."""
+        assert request.relay is not None
+        nodes, private = request.relay.nodes, request.relay.private
+        own = {node: private[node] for node in nodes if node in private}
+        asked = Request(header, "secure_receive", nodes, {TOTAL: words_tensor(words)}, own, {"task": request.task})
+        done = ask_few(self._engine, asked)
+        self._bill.add(done.traffic)
+        if not done.replies:
+            return self._without([*failures, *done.failures])
+        (reply,) = done.replies
+        self._check_header(reply, header)
+        payload = dict(reply.payload)
+        clipped = payload.pop(CLIPPED, None)
+        self._figures = {"participants": participants, **({} if clipped is None else {"clipped": int(clipped)})}
+        answer = Reply(replace(request.header, run=self._run), reply.node, payload=payload)
+        return Round((answer,), tuple(failures), self._bill.total())
+
+    def _without(self, failures: Sequence[Reply]) -> Round:
+        return Round((), tuple(failures), self._bill.total())
+
     def _offer_request(self, request: Request, header: Header, members: Sequence[int]) -> Request:
         names = {self._names[place] for place in members}
         options: dict[str, Scalar] = {
             "task": request.task, "options": json.dumps(dict(request.options)), "attempt": request.header.attempt,
             "clip": self._clip,
         }  # fmt: skip
+        if request.relay is not None:
+            to = request.relay
+            options["relay"] = json.dumps([*to.nodes, to.task, dict(to.options)])
         return replace(
             request, header=header, task="secure_offer", nodes=tuple(n for n in request.nodes if n in names),
             common={**request.common, MEMBERS: _places(members)},
             private={node: own for node, own in request.private.items() if node in names},
-            options=options, reduce="none",
+            options=options, reduce="none", relay=None,
         )  # fmt: skip
 
-    def _vector_request(
-        self, header: Header, members: Sequence[int], offers: Mapping[int, Offer], told: Mapping[str, Scalar]
-    ) -> Request:
-        """Return the request for vectors: to each participant goes what the others sealed for it."""
+    def _sealed(self, members: Sequence[int], offers: Mapping[int, Offer]) -> dict[str, Tensors]:
+        """Return by participant what the others sealed for it."""
         participants = sorted(offers)
-        private: dict[str, Tensors] = {}
+        sealed: dict[str, Tensors] = {}
         for to in participants:
             place = members.index(to)
-            sealed = [offers[by].sealed[place - (by < to)] for by in participants if by != to]
-            private[self._names[to]] = {SEALED: rows(sealed)}
-        common = {MEMBERS: _places(participants)}
-        return Request(header, "secure_vector", tuple(private), common, private, told, reduce="sum")
+            texts = [offers[by].sealed[place - (by < to)] for by in participants if by != to]
+            sealed[self._names[to]] = {SEALED: rows(texts)}
+        return sealed
 
     def _form(self, offers: Mapping[int, Reply], header: Header) -> Form:
         """Return the form of all vectors; raises `RunError` where one node's is another."""
@@ -191,9 +257,10 @@ class SecureEngine:
                 )
         return forms[first]
 
-    def _offer(self, reply: Reply, header: Header, members: int) -> Offer:
-        sealed = self._texts(reply, header, "sealed", members - 1, SEALED_BYTES)
-        box = self._text(reply, header, "box", (members - 1) * keys.KEY_BYTES + keys.TAG_BYTES)
+    def _offer(self, reply: Reply, header: Header, members: Sequence[int], receiver: int | None) -> Offer:
+        sealed = self._texts(reply, header, "sealed", len(members) - 1, SEALED_BYTES)
+        masks = len(boxed(members, self._place(reply.node), receiver))
+        box = self._text(reply, header, "box", masks * keys.KEY_BYTES + keys.TAG_BYTES)
         return Offer(tuple(sealed), box, self._text(reply, header, "commitment", keys.KEY_BYTES))
 
     def _total(self, added: Round, tag: Tag, words: int, count: int) -> Tensor:
@@ -217,9 +284,7 @@ class SecureEngine:
 
     def _texts(self, reply: Reply, header: Header, name: str, count: int, length: int) -> list[bytes]:
         """Return the rows of an entry of a reply; `RunError` names the node where that is something else."""
-        if reply.header != replace(header, run=self._run):
-            raise RunError(f"{reply.node} answers another request than this one: step {reply.header.step}, "
-                           f"attempt {reply.header.attempt} of run {reply.header.run!r}")  # fmt: skip
+        self._check_header(reply, header)
         value = reply.payload.get(name)
         right = value is not None and value.dtype == torch.uint8 and value.dim() == 2 and len(value) == count
         if value is None or not right or length not in (-1, value.shape[1]):
@@ -227,6 +292,11 @@ class SecureEngine:
             must = f"uint8 [{count}{'' if length < 0 else f', {length}'}]"
             raise RunError(f"{reply.node} answers {found} as {name!r}, must be {must}")
         return texts_of(value)
+
+    def _check_header(self, reply: Reply, header: Header) -> None:
+        if reply.header != replace(header, run=self._run):
+            raise RunError(f"{reply.node} answers another request than this one: step {reply.header.step}, "
+                           f"attempt {reply.header.attempt} of run {reply.header.run!r}")  # fmt: skip
 
     def _check(self, found: int, least: int, tag: Tag, failures: Sequence[Reply]) -> None:
         """Raise `RunError` where too few nodes are left, with the reasons of those that are not there."""
@@ -266,22 +336,3 @@ _ENTRY = {"key": keys.KEY_BYTES, "signature": keys.SIGNATURE_BYTES}
 
 def _places(numbers: Sequence[int] | Mapping[int, Any]) -> Tensor:
     return torch.tensor(list(numbers), dtype=torch.int32)
-
-
-class _Bill:
-    """The traffic of all that a step takes."""
-
-    def __init__(self) -> None:
-        self._sums: dict[str, Counter[str]] = {
-            name: Counter() for name in ("payload_down", "payload_up", "encoded_down", "encoded_up")
-        }
-
-    def add(self, traffic: Traffic) -> None:
-        """Add what one exchange took."""
-        for name, by_node in self._sums.items():
-            by_node.update(getattr(traffic, name))
-
-    def total(self) -> Traffic:
-        """Return the sums by node."""
-        payload_down, payload_up, encoded_down, encoded_up = map(dict, self._sums.values())
-        return Traffic(payload_down, payload_up, encoded_down, encoded_up)

@@ -22,16 +22,17 @@ class _Asked:
     request: Request
     nodes: int
     pooled: bool
+    fewest: int
 
     @property
     def single(self) -> bool:
-        """Whether the strategy wants each node's own answer."""
+        """Whether the strategy wants each node's own answer, or has a node want it."""
         return self.request.reduce != "sum"
 
     @property
     def few(self) -> bool:
         """Whether a step has too few nodes."""
-        return len(self.request.nodes) < LEAST
+        return min(len(self.request.nodes), self.fewest) < LEAST
 
     def picks(self, kind: str, key: str) -> bool:
         """Return whether nodes are picked in the way in which `key` says how many, and these are too few."""
@@ -60,10 +61,18 @@ TABLE: tuple[tuple[str, Callable[[_Asked], bool], str], ...] = (
 
 
 def check_secure(config: Config, strategy: Strategy, nodes: Collection[str]) -> None:
-    """Raise `SettingError` for the first row of the table that applies to a run with secure sums."""
-    asked = _Asked(
-        config.strategy.settings, strategy.ask(sorted(nodes)), len(nodes), bool(getattr(strategy, "pooled", False))
-    )
+    """Raise `SettingError` where `secure` does not fit the strategy, for the first row of the table that applies."""
+    wanted, name = getattr(strategy, "secure", None), config.strategy.name
+    if wanted and not config.secure:
+        raise SettingError("secure", config.secure, f"true with strategy.name = {name!r}, which is nothing without")
+    if not config.secure:
+        return
+    if wanted is False:
+        raise SettingError("secure", config.secure, f"false with strategy.name = {name!r} as it is set: it is the "
+                           "unprotected form; fdd_ea_dh with mode = secure is the other one")  # fmt: skip
+    request, pooled = strategy.ask(sorted(nodes)), bool(getattr(strategy, "pooled", False))
+    fewest = getattr(strategy, "fewest", len(request.nodes))
+    asked = _Asked(config.strategy.settings, request, len(nodes), pooled, fewest)
     for key, wrong, allowed in TABLE:
         if wrong(asked):
             section, _, setting = key.rpartition(".")

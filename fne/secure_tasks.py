@@ -1,4 +1,4 @@
-"""Node tasks of secure sums: three that agree on keys once a run, and three of each sum.
+"""Node tasks of secure sums: three that agree on keys once a run, three of each sum, and one if a node opens it.
 
 | task | a node is told | it answers |
 |---|---|---|
@@ -8,6 +8,7 @@
 | `secure_offer` | the work to do, and with whom | shares sealed for the others, a box, the form of its vector |
 | `secure_vector` | who takes part, and what they sealed for it | its vector under masks |
 | `secure_shares` | whose vectors arrived | a share for each participant |
+| `secure_receive` | the others' sum, under its masks | what the task answers that it was to do with the sum |
 
 What they do is in `fne.privacy.session`; the session of a node is among its secrets, not in its memory.
 """
@@ -15,40 +16,60 @@ What they do is in `fne.privacy.session`; the session of a node is among its sec
 from __future__ import annotations
 
 import contextlib
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Annotated, TypeVar
+from typing import Annotated
 
-import numpy as np
 import torch
-from torch import Tensor
 
 from fne.errors import RunError
+from fne.gather import OWNERS_CHOICE
 from fne.node import Node, RefusedError, Worker, task_of
-from fne.privacy import keys
 from fne.privacy.hidden import ProtocolError
 from fne.privacy.keys import KEY_BYTES, SIGNATURE_BYTES, Identity
-from fne.privacy.protocol import SEALED_BYTES, Tag
-from fne.privacy.ring import OutOfRangeError, Words
-from fne.privacy.session import Session
-from fne.privacy.vectors import Form, flatten
-from fne.registry import Key, register
-from fne.types import Request, Tensors
-from fne.wire import raw_bytes
-
-TASKS = ("secure_keys", "secure_peers", "secure_confirm", "secure_offer", "secure_vector", "secure_shares")
-"""What a node of a secure run answers, by name: a plugin may begin a name in the same way."""
-PREFIX = "secure."
-KEYS, SIGNATURES, ECHOES, MEMBERS, SEALED = (
-    PREFIX + name for name in ("keys", "signatures", "echoes", "members", "sealed")
+from fne.privacy.messages import (
+    CLIPPED,
+    ECHOES,
+    KEYS,
+    MEMBERS,
+    PARTICIPANTS,
+    PREFIX,
+    SEALED,
+    SIGNATURES,
+    TOTAL,
+    digest_of,
+    mark,
+    places,
+    read,
+    relay_of,
+    rows,
+    texts,
+    turn_of,
+    words_of,
+    words_tensor,
 )
+from fne.privacy.protocol import SEALED_BYTES, Errand, Tag
+from fne.privacy.ring import OutOfRangeError
+from fne.privacy.session import Session
+from fne.privacy.vectors import Form, flatten, unflatten
+from fne.registry import Key, register
+from fne.types import GIVEN, Relay, Request, Tensors
 
+TASKS = (
+    "secure_keys", "secure_peers", "secure_confirm", "secure_offer", "secure_vector", "secure_shares", "secure_receive",
+)  # fmt: skip
+"""The parts of the protocol, by name: a plugin may begin a name in the same way."""
+ANSWERED = (*TASKS, *OWNERS_CHOICE)
+"""What a node of a secure run answers, by name."""
+KEEPING = ("select",)
+"""What may be done with a sum that a node opens: their answers say of it what they are meant to, and no more."""
+WITHHELD = ("front_predict",)
+"""What is added up for a node to open, and never for the server."""
+OWN = (GIVEN, PREFIX)
+"""How names begin of what a node finds out by itself, and takes from no server."""
 
 _REMEDY = {"train": "lower strategy.lr, or scale the data"}
 """What to do about a float that is out of range, by task: weights that are clipped are others."""
-
-T = TypeVar("T")
 
 
 def public_identity(node: Node) -> bytes:
@@ -57,9 +78,9 @@ def public_identity(node: Node) -> bytes:
 
 
 def secure_only(worker: Worker) -> None:
-    """Let a simulation's worker answer secure sums and nothing else; its nodes know each other's signing keys."""
+    """Let a simulation's worker answer secure sums and what publishes; its nodes know each other's signing keys."""
     worker.pinned = {name: public_identity(node) for name, node in worker.nodes.items()}
-    worker.only = TASKS
+    worker.only = ANSWERED
 
 
 def _identity(node: Node) -> Identity:
@@ -87,9 +108,9 @@ def peers_task(
 ) -> Iterator[Tensors]:
     """Check everybody's keys. Takes `keys [K, 32]` and `signatures [K, 64]`, yields `echo`, uint8 `[1, 64]`."""
     with _refusing():
-        publics = _texts(request.common, KEYS, KEY_BYTES)
-        signatures = _texts(request.common, SIGNATURES, SIGNATURE_BYTES)
-        listed = [str(name) for name in _read(names, list, "names of nodes")]
+        publics = texts(request.common, KEYS, KEY_BYTES)
+        signatures = texts(request.common, SIGNATURES, SIGNATURE_BYTES)
+        listed = [str(name) for name in read(names, list, "names of nodes")]
     for node in nodes:
         with _refusing():
             echo = _session(node).join(listed, publics, signatures)
@@ -100,7 +121,7 @@ def peers_task(
 def confirm_task(worker: Worker, nodes: Sequence[Node], request: Request) -> Iterator[Tensors]:
     """Check that all have the same list. Takes `members [m]` and their `echoes [m, 64]`, yields nothing."""
     with _refusing():
-        echoes, members = _texts(request.common, ECHOES, SIGNATURE_BYTES), _members(request)
+        echoes, members = texts(request.common, ECHOES, SIGNATURE_BYTES), places(request.common, MEMBERS)
     for node in nodes:
         with _refusing():
             _session(node).confirm(members, echoes)
@@ -118,11 +139,12 @@ def offer_task(
     options: Annotated[str, Key("of that task, as a mapping in JSON")],
     attempt: Annotated[int, Key("of the work itself, for the nodes' generators", ge=0)] = 0,
     clip: Annotated[bool, Key("clip numbers that are out of range, and count them")] = False,
+    relay: Annotated[str, Key("who opens the sum, by what task with what options, as a list in JSON")] = "",
 ) -> Iterator[Tensors]:
     """Do the work of a task and keep what comes of it, for a sum of the members' results.
 
-    Whether the node may take part is looked at before it works. All must have been asked for the same: their keys are
-    bound to it, and tensors of a node's own are refused.
+    Whether the node may take part is looked at before it works. All must have been asked for the same, and told the
+    same of what becomes of the sum: their keys are bound to it, and tensors of a node's own are refused.
 
     Takes what that task takes, and `members [n]`. Yields `sealed`, uint8 `[n - 1, 82]`, `box`, `commitment` and `form`,
     uint8 all: see `fne.privacy.session.Offer` and `fne.privacy.vectors.Form`.
@@ -130,27 +152,32 @@ def offer_task(
     tag, header = _tag(request, task), replace(request.header, attempt=attempt)
     common = {name: value for name, value in request.common.items() if not name.startswith(PREFIX)}
     with _refusing():
-        members, wanted = _members(request), _read(options, dict, "options")
+        members, wanted = places(request.common, MEMBERS), read(options, dict, "options")
+        to = relay_of(relay)
+        receiver: int | None = None
         for node in nodes:
-            check_asked(task, request.private.get(node.name, {}))
-            _session(node).check(tag, members)
-    work = replace(request, header=header, task=task, options=wanted, common=common)
+            check_asked(task, request.private.get(node.name, {}), to)
+            session = _session(node)
+            session.check(tag, members)
+            if to is not None:
+                receiver = session.receiver(header.seed, turn_of(to), to.nodes[0], members)
+    work = replace(request, header=header, task=task, options=wanted, common=common, relay=to)
     asked = digest_of(work, clip=clip)
-    payloads = iter(task_of(work)(worker, nodes, work))
-    for node in nodes:
-        payload = next(payloads, None)
-        if payload is None:
-            raise RunError(f"task {task!r} yields fewer payloads than it has nodes")
+    then = None if to is None else Request(header, to.task, to.nodes, options=to.options)
+    if then is not None:
+        task_of(then)  # what is wrong with it shows before there is work
+    for node, payload in zip(nodes, _done(worker, nodes, work), strict=True):
+        form, errand = Form.of(payload), None
+        if then is not None and receiver is not None:
+            errand = Errand(receiver, then, form, len(members), clip)
         with _refusing():
             try:
                 words = flatten(payload, len(members), clip=clip)
             except OutOfRangeError as error:
                 raise ProtocolError(f"{error}; {_REMEDY.get(task, 'scale the data, or take secure = clip')}") from None
-            offer = _session(node).begin(tag, members, words, asked)
-        told = {"box": [offer.box], "commitment": [offer.commitment], "form": [Form.of(payload).to_bytes()]}
+            offer = _session(node).begin(tag, members, words, asked, errand)
+        told = {"box": [offer.box], "commitment": [offer.commitment], "form": [form.to_bytes()]}
         yield {"sealed": rows(offer.sealed)} | {name: rows(texts) for name, texts in told.items()}
-    if next(payloads, None) is not None:
-        raise RunError(f"task {task!r} yields more payloads than it has nodes")
 
 
 @register("task", "secure_vector")
@@ -168,12 +195,8 @@ def vector_task(
     """
     for node in nodes:
         with _refusing():
-            session, tag, members = _session(node), _tag(request, task), _members(request)
-            sealed, own = _texts(request.private.get(node.name, {}), SEALED, SEALED_BYTES), session.number
-            others = [number for number in members if number != own]
-            if len(others) != len(sealed):
-                raise ProtocolError(f"{len(sealed)} sealed messages from {len(others)} others")
-            words = session.masked(tag, members, dict(zip(others, sealed, strict=True)))
+            session, tag, members = _session(node), _tag(request, task), places(request.common, MEMBERS)
+            words = session.masked(tag, members, _sealed(session, request.private.get(node.name, {}), members))
         yield {"vector": words_tensor(words), "mark": torch.tensor([mark(tag)])}
 
 
@@ -185,77 +208,80 @@ def shares_task(
     *,
     task: Annotated[str, Key("whose payloads are added")],
 ) -> Iterator[Tensors]:
-    """Help to open the sum. Takes `members [s]`, those whose vectors arrived; yields `shares`, uint8 `[p, 33]`."""
+    """Help to open the sum.
+
+    Takes `members [s]`, those whose vectors arrived; a node that opens the sum, and was asked for no vector, takes
+    private `participants [p]` and `sealed [p - 1, 82]`, as others do for `secure_vector`. Yields `shares`, uint8
+    `[p, 33]`, of a sum that a node opens one fewer.
+    """
     for node in nodes:
         with _refusing():
-            shares = _session(node).revealed(_tag(request, task), _members(request))
+            session, tag, own = _session(node), _tag(request, task), request.private.get(node.name, {})
+            if own:
+                participants = places(own, PARTICIPANTS)
+                session.kept(tag, participants, _sealed(session, own, participants))
+            shares = session.revealed(tag, places(request.common, MEMBERS))
         yield {"shares": rows(shares)}
 
 
-# ------------------------------------------------------------------------------------------------ tensors
-def rows(texts: Sequence[bytes]) -> Tensor:
-    """Return texts of one length as uint8 `[n, length]`."""
-    length = len(texts[0]) if texts else 0
-    return torch.frombuffer(bytearray(b"".join(texts)), dtype=torch.uint8).reshape(-1, length)
+@register("task", "secure_receive")
+def receive_task(
+    worker: Worker,
+    nodes: Sequence[Node],
+    request: Request,
+    *,
+    task: Annotated[str, Key("whose payloads are added")],
+) -> Iterator[Tensors]:
+    """Open the sum and do with it what was said at the offer.
+
+    Takes `total`, int64 `[words]`, and private tensors for that task. Yields its payload, and `clipped`, int64 `[1]`,
+    where numbers are clipped.
+    """
+    for node in nodes:
+        own = request.private.get(node.name, {})
+        with _refusing():
+            odd = [name for name in own if name.startswith(OWN)]
+            if odd:
+                raise ProtocolError(f"the server sends {odd[0]}, which this node finds out by itself")
+            words, errand = _session(node).received(_tag(request, task), words_of(request.common, TOTAL))
+        total, clipped = unflatten(words, errand.form, errand.nodes)
+        given = {GIVEN + name: value for name, value in total.items()}
+        work = replace(errand.work, common=given, private={node.name: own})
+        for payload in _done(worker, [node], work):
+            yield {**payload, CLIPPED: torch.tensor([clipped])} if errand.clip else payload
 
 
-def texts_of(tensor: Tensor) -> list[bytes]:
-    """Return the rows of a uint8 tensor `[n, length]`."""
-    return [row.tobytes() for row in tensor.numpy()]
+def _sealed(session: Session, own: Tensors, participants: Sequence[int]) -> dict[int, bytes]:
+    """Return what each other participant sealed for a node."""
+    sealed = texts(own, SEALED, SEALED_BYTES)
+    others = [number for number in participants if number != session.number]
+    if len(others) != len(sealed):
+        raise ProtocolError(f"{len(sealed)} sealed messages from {len(others)} others")
+    return dict(zip(others, sealed, strict=True))
 
 
-def words_tensor(words: Words) -> Tensor:
-    """Return words as int64, whose addition wraps like theirs."""
-    return torch.from_numpy(words.view(np.int64))
+def _done(worker: Worker, nodes: Sequence[Node], work: Request) -> Iterator[Tensors]:
+    """Yield the payloads of a task, one for each node; raises `RunError` where they are fewer or more."""
+    payloads = iter(task_of(work)(worker, nodes, work))
+    for _ in nodes:
+        payload = next(payloads, None)
+        if payload is None:
+            raise RunError(f"task {work.task!r} yields fewer payloads than it has nodes")
+        yield payload
+    if next(payloads, None) is not None:
+        raise RunError(f"task {work.task!r} yields more payloads than it has nodes")
 
 
-def mark(tag: Tag) -> int:
-    """Return a number that stands for a sum; the marks of its vectors add up to a multiple of it."""
-    return int.from_bytes(tag.context(())[:6], "little")
-
-
-def _texts(tensors: Mapping[str, Tensor], name: str, length: int) -> list[bytes]:
-    value = tensors.get(name)
-    if value is None or value.dtype != torch.uint8 or value.dim() != 2 or value.shape[1] != length:
-        found = "nothing" if value is None else f"{value.dtype} {list(value.shape)}"
-        raise ProtocolError(f"the server sends {found} as {name}, must be uint8 [n, {length}]")
-    return texts_of(value)
-
-
-def _members(request: Request) -> list[int]:
-    value = request.common.get(MEMBERS)
-    if value is None or value.dtype != torch.int32 or value.dim() != 1:
-        found = "nothing" if value is None else f"{value.dtype} {list(value.shape)}"
-        raise ProtocolError(f"the server sends {found} as {MEMBERS}, must be int32 [n]")
-    return [int(number) for number in value.tolist()]
-
-
-def _read(text: str, kind: type[T], what: str) -> T:
-    with contextlib.suppress(ValueError):
-        value = json.loads(text)
-        if isinstance(value, kind):
-            return value
-    raise ProtocolError(f"the server sends {what} that cannot be read")
-
-
-def check_asked(task: str, own: Tensors) -> None:
-    """Raise `ProtocolError` for work that is a part of the protocol, or for tensors of a node's own."""
-    if task in TASKS:
+def check_asked(task: str, own: Tensors, relay: Relay | None) -> None:
+    """Raise `ProtocolError` for work whose sum is not for whom it would go to, or for tensors of a node's own."""
+    if task in ANSWERED:
         raise ProtocolError(f"{task!r} is no work whose results can be added")
+    if task in WITHHELD and relay is None:
+        raise ProtocolError(f"{task!r} is added up for a node to open, and not for the server")
+    if relay is not None and relay.task not in KEEPING:
+        raise ProtocolError(f"{relay.task!r} is not known to keep to itself what it is given, as {', '.join(KEEPING)}")
     if own:
         raise ProtocolError(f"with secure sums all nodes are asked for the same: {min(own)!r} is for this one alone")
-
-
-def digest_of(work: Request, *, clip: bool) -> bytes:
-    """Return the digest of what nodes are asked: seed, attempt, options, common tensors; with others none can add up.
-
-    Else the server would ask all but one for something of which it knows the answer.
-    """
-    head = [work.header.seed, work.header.attempt, clip, sorted(work.options.items())]
-    parts = [json.dumps(head).encode()]
-    for name, value in sorted(work.common.items()):
-        parts += [json.dumps([name, str(value.dtype), list(value.shape)]).encode(), bytes(raw_bytes(value))]
-    return keys.digest(*(keys.digest(part) for part in parts))
 
 
 def _tag(request: Request, task: str) -> Tag:

@@ -36,12 +36,13 @@ from fne.gather import RunningSum
 from fne.loop import run
 from fne.node import Node, Secrets, Worker, payload_of
 from fne.privacy import keys, protocol, ring, shares, vectors
+from fne.privacy.exchange import Link
 from fne.privacy.hidden import Hidden, ProtocolError
 from fne.privacy.keys import Agreement, Identity
 from fne.privacy.opening import opened
 from fne.privacy.protocol import LEAST, Offer, Tag, enough, threshold
 from fne.privacy.ring import BITS, Words
-from fne.privacy.session import Session, _Link
+from fne.privacy.session import Session
 from fne.secure import SecureEngine
 from fne.secure_tasks import public_identity, secure_only
 from fne.training import train
@@ -793,7 +794,7 @@ def both_shares_are_told() -> bool:
 def asked_twice(patch: pytest.MonkeyPatch) -> None:
     kept: dict[int, Any] = {}
 
-    def at(self: Session, tag: Tag, *, masked: bool) -> Any:
+    def at(self: Session, tag: Tag, stage: str) -> Any:
         return self._exchange or kept[id(self)] if kept.setdefault(id(self), self._exchange) else None
 
     patch.setattr(Session, "_at", at)
@@ -929,10 +930,10 @@ def by_sign(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(protocol, "seal_text", lambda context, sender, receiver: context)
     real = Session._link
 
-    def link(self: Session, other: int, bound: bytes) -> _Link:
+    def link(self: Session, other: int, bound: bytes) -> Link:
         made = real(self, other, bound)
         ordered = (self.number < other) == (self.name < self._names[other])
-        return made if ordered else _Link(made.mask, made.into, made.out)
+        return made if ordered else Link(made.mask, made.into, made.out)
 
     patch.setattr(Session, "_link", link)
 
@@ -1063,7 +1064,7 @@ def candidate_is_for_one() -> bool:
 
 
 def asked_for_anything(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(secure_tasks, "check_asked", lambda task, own: None)
+    patch.setattr(secure_tasks, "check_asked", lambda task, own, relay: None)
 
 
 def plugin_answers_in_clear() -> bool:
@@ -1082,7 +1083,7 @@ class Prefixed:
 
 
 def by_prefix(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(secure_tasks, "TASKS", Prefixed())
+    patch.setattr(secure_tasks, "ANSWERED", Prefixed())
 
 
 MATRIX: list[tuple[Callable[[], bool], Off]] = [
@@ -1264,7 +1265,9 @@ def test_nodes_of_a_secure_run_answer_nothing_in_clear(lab: SimpleNamespace) -> 
     assert len(lab.engine.send(fitness(reduce="none")).replies) == 6
     secure_only(lab.worker)
     for reduce in ("none", "sum"):
-        with pytest.raises(RunError, match=r"n2 and 5 more: this node answers .*, secure_shares only, not 'fitness'"):
+        with pytest.raises(
+            RunError, match=r"n2 and 5 more: this node answers .*, secure_receive, release.* only, not 'fitness'"
+        ):
             lab.engine.send(fitness(reduce=reduce))
     assert lab.secured.send(fitness()).replies
 
@@ -1643,13 +1646,13 @@ def test_no_secret_and_no_value_of_a_node_is_in_anything_that_a_run_leaves(
     payloads: list[Tensors] = []
     fresh, begin, stream, flatten = keys.fresh, Session.begin, keys.stream, vectors.flatten
 
-    def begun(self: Session, tag: Tag, members: Sequence[int], words: Words, work: bytes) -> Offer:
+    def begun(self: Session, tag: Tag, members: Sequence[int], words: Words, *rest: Any) -> Offer:
         secret.extend(word.tobytes() for word in words[(words > 2**20) & (words < 2**63)])
         secret.append(self._agreement._private.private_bytes_raw())
         secret.append(self._identity._private.private_bytes_raw())
         secret.extend(self._secrets.values())
         shown.add(repr(self))
-        return begin(self, tag, members, words, work)
+        return begin(self, tag, members, words, *rest)
 
     def flattened(payload: Tensors, nodes: int, *, clip: bool) -> Words:
         payloads.append(dict(payload))

@@ -18,8 +18,9 @@ def opened(
     total: Words,
     survivors: Sequence[int],
     answers: Mapping[int, Sequence[bytes]],
+    receiver: int | None = None,
 ) -> Words:
-    """Return the sum of the survivors' vectors.
+    """Return the sum of the survivors' vectors; where one of them opens it, that of the others under its masks.
 
     Args:
         tag: of the sum.
@@ -29,6 +30,7 @@ def opened(
         total: of the survivors' masked vectors, in the ring.
         survivors: participants whose vectors are in it.
         answers: what those who answered tell of each participant, see `Session.revealed`.
+        receiver: who opens the sum in the server's place, a survivor whose vector is not in the total.
 
     Raises:
         ProtocolError: fewer answers than it takes, with both numbers; or shares that do not fit together.
@@ -39,9 +41,10 @@ def opened(
     participants = sorted(offers)
     nonce, context = protocol.nonce_of(participants), tag.context([names[i] for i in members])
     used = {node: members.index(node) + 1 for node in sorted(answers)[:needed]}
+    binding = b"" if receiver is None else offers[receiver].commitment
     there = set(survivors)
     total = total.copy()
-    for place, participant in enumerate(participants):
+    for place, participant in enumerate(p for p in participants if p != receiver):
         key = shares.joined({number: answers[node][place] for node, number in used.items()})
         offer, name = offers[participant], names[participant]
         if participant in there:
@@ -50,9 +53,8 @@ def opened(
             total -= protocol.own_mask(key, nonce, len(total))
             continue
         box = keys.unseal(key, offer.box, context, name)
-        others = [member for member in members if member != participant]
-        for number, other in enumerate(others):
+        for number, other in enumerate(protocol.boxed(members, participant, receiver)):
             if other in there:
-                mask = box[number * keys.KEY_BYTES : (number + 1) * keys.KEY_BYTES]
-                total -= protocol.signed(other, participant, keys.stream(mask, nonce, len(total)))
+                mask = protocol.pair_key(box[number * keys.KEY_BYTES : (number + 1) * keys.KEY_BYTES], binding)
+                total -= protocol.pair_mask(other, participant, mask, nonce, len(total))
     return total

@@ -7,15 +7,21 @@ import json
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from fne.privacy import keys, shares
 from fne.privacy.hidden import ProtocolError
 from fne.privacy.ring import Words
+from fne.privacy.vectors import Form
+from fne.types import Request
 
 LEAST = 4
 """Nodes in a sum: one of them together with the server learns a sum of three others, and no single value."""
 VERSION = b"fne/secagg/v1"
 SEALED_BYTES = 2 * shares.SHARE_BYTES + keys.TAG_BYTES
 NONCE_BYTES = 12
+CHECKS = 8
+"""Words more of a vector whose sum a node opens: by them it knows that the server passes on what the others sent."""
 
 
 def threshold(nodes: int) -> int:
@@ -66,15 +72,67 @@ class Offer:
     commitment: bytes
 
 
+@dataclass(frozen=True)
+class Errand:
+    """What becomes of a sum that one of its nodes opens, and not the server.
+
+    Args:
+        receiver: that node, its place in the list.
+        work: what it answers once it has the sum, which is not in there yet.
+        form: of the vectors.
+        nodes: with which the sum was begun.
+        clip: whether numbers are clipped and counted.
+    """
+
+    receiver: int
+    work: Request
+    form: Form
+    nodes: int
+    clip: bool = False
+
+
 # ------------------------------------------------------------------------------------------------ masks, bindings
 def signed(own: int, other: int, mask: Words) -> Words:
     """Return what of a pair's mask `own` adds: it, where the other one comes later, else its negative."""
     return mask if other > own else -mask
 
 
+def pair_key(key: bytes, binding: bytes) -> bytes:
+    """Return the key of the mask that two nodes share, of the one that the box holds.
+
+    In a sum that one of its nodes opens, `binding` is the commitment to that one's b. If it gave its nodes different
+    ones, checks made with them would show more than the sum; so then no masks cancel.
+    """
+    return keys.digest(key, binding) if binding else key
+
+
+def pair_mask(own: int, other: int, key: bytes, nonce: bytes, words: int) -> Words:
+    """Return what `own` adds of the mask that it shares with another node."""
+    return signed(own, other, keys.stream(key, nonce, words))
+
+
 def own_mask(key: bytes, nonce: bytes, words: int) -> Words:
     """Return the keystream of b: it stays on a vector that comes too late, whose other masks are known by then."""
     return keys.stream(key, nonce, words)
+
+
+def boxed(members: Sequence[int], owner: int, receiver: int | None) -> list[int]:
+    """Return whose masks with `owner` are in its box: of a receiver none, and of the others none with the receiver.
+
+    So whatever keys are told, those masks stay on a sum until it is with the receiver.
+    """
+    return [] if owner == receiver else [member for member in members if member not in (owner, receiver)]
+
+
+def checks(key: bytes, nonce: bytes, words: Words) -> Words:
+    """Return sums of words times a keystream; those of some vectors add up to those of their total.
+
+    A total that is changed by who does not have the key fits with a chance of 2^(-k CHECKS), where 2^(64 - k) is the
+    largest power of 2 that divides the change: 2^-8 for floats that go up or down by 2^31, 2^-256 for 1.
+    """
+    factors = keys.stream(key, nonce, CHECKS * len(words)).reshape(CHECKS, -1)
+    total: Words = (factors * words).sum(axis=1, dtype=np.uint64)
+    return total
 
 
 def nonce_of(participants: Sequence[int]) -> bytes:
@@ -98,6 +156,12 @@ def seal_text(context: bytes, sender: str, receiver: str) -> bytes:
 
 
 # ------------------------------------------------------------------------------------------------ checks
+def check_receiver(receiver: int | None, places: Collection[int], tag: Tag, what: str) -> None:
+    """Raise `ProtocolError` where the node that is to open a sum is not among these: others would open it."""
+    if receiver is not None and receiver not in places:
+        raise ProtocolError(f"{tag}: the node that is to open it is not among the {what}")
+
+
 def check_count(found: int, least: int, tag: Tag) -> None:
     """Raise `ProtocolError` for fewer nodes than a sum must have."""
     if found < least:

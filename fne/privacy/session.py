@@ -13,39 +13,25 @@ Of a sum, with m_ij of the keys that nodes i and j agreed on and b_i drawn by i:
 
 The server adds the v_i of those who sent theirs. Each of them then tells its share of b_j for every j that sent v_j,
 and its share of r_j for every j that did not: one or the other, once. `fne.privacy.opening` is the server's half.
+
+A sum may be for one of its nodes c in the server's place. Then c sends no vector, and nobody's box holds m_ic, so what
+the server gets is the sum of the others' v_i without all masks but those, which c takes off. For want of a vector, b_c
+is no mask: it goes whole to the other nodes, who add checks made with it, by which c knows what they sent.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
 from fne.privacy import keys, protocol, shares
+from fne.privacy.exchange import BEGUN, MASKED, TOLD, Exchange, Link
 from fne.privacy.hidden import Hidden, ProtocolError
 from fne.privacy.keys import Agreement, Identity
-from fne.privacy.protocol import LEAST, Offer, Tag, check_count, enough, threshold
+from fne.privacy.protocol import CHECKS, LEAST, Errand, Offer, Tag, check_count, check_receiver, enough, threshold
 from fne.privacy.ring import Words
-
-
-class _Link(Hidden):
-    """Keys of one sum that two nodes share: of the mask, and of what one seals for the other."""
-
-    __slots__ = ("into", "mask", "out")
-
-    def __init__(self, mask: bytes, out: bytes, into: bytes) -> None:
-        self.mask, self.out, self.into = mask, out, into
-
-
-class _Exchange(Hidden):
-    """A sum under way."""
-
-    __slots__ = ("bound", "links", "mask", "masked", "members", "participants", "shares", "tag", "words")
-
-    def __init__(self, tag: Tag, members: Sequence[int], bound: bytes, links: Mapping[int, _Link], words: Words,
-                 mask: bytes, shares: dict[int, tuple[bytes, bytes]]) -> None:  # fmt: skip
-        self.tag, self.members, self.bound, self.links = tag, tuple(members), bound, links
-        self.words, self.mask, self.shares = words, mask, shares
-        self.participants: tuple[int, ...] = ()
-        self.masked = False
+from fne.randomness import chosen_node
 
 
 class Session(Hidden):
@@ -64,7 +50,7 @@ class Session(Hidden):
 
     __slots__ = (
         "_agreement", "_answered", "_begun", "_confirmed", "_exchange", "_identity", "_listed", "_names", "_pinned",
-        "_secrets", "_transcript", "name", "run",
+        "_secrets", "_transcript", "_turn", "name", "run",
     )  # fmt: skip
 
     def __init__(
@@ -82,8 +68,9 @@ class Session(Hidden):
         self._transcript = b""
         self._confirmed: frozenset[int] = frozenset()
         self._secrets: dict[int, bytes] = {}
-        self._exchange: _Exchange | None = None
+        self._exchange: Exchange | None = None
         self._begun = (-1, -1)
+        self._turn: tuple[int, int] | None = None
         self._answered = answered
 
     @property
@@ -141,7 +128,28 @@ class Session(Hidden):
         protocol.check_places(members, self._confirmed, self.number, f"{tag}: members")
         check_count(len(members), LEAST, tag)
 
-    def begin(self, tag: Tag, members: Sequence[int], words: Words, work: bytes = b"") -> Offer:
+    def receiver(self, seed: int, turn: int, name: str, members: Sequence[int]) -> int:
+        """Return the place of the node that is to open a sum, as all of its members draw it.
+
+        Raises:
+            ProtocolError: this turn draws another one of them, or comes before one that was.
+        """
+        before = self._turn or (seed, 0)
+        if seed != before[0] or turn < before[1]:
+            raise ProtocolError(
+                f"turn {turn} of seed {seed} does not follow on turn {before[1]} of seed {before[0]}: those who open "
+                "sums are drawn by one seed, in turns that do not go back"
+            )
+        names = [self._names[i] for i in members]
+        drawn = chosen_node(seed, turn, names)
+        if name != drawn:
+            raise ProtocolError(f"turn {turn} draws {drawn} to open sums of {len(names)} nodes, and not {name}")
+        self._turn = seed, turn
+        return self._names.index(name)
+
+    def begin(
+        self, tag: Tag, members: Sequence[int], words: Words, work: bytes = b"", errand: Errand | None = None
+    ) -> Offer:
         """Begin a sum with the node's vector; what another one left behind is forgotten.
 
         Args:
@@ -149,26 +157,29 @@ class Session(Hidden):
             members: whom it is begun with.
             words: the vector.
             work: digest of what the node was asked; only nodes with the same can add up.
+            errand: what one of the nodes does with the sum, if it is not for the server.
 
         Raises:
             ProtocolError: see `check`.
         """
         self.check(tag, members)
-        own = self.number
+        own, receiver = self.number, None if errand is None else errand.receiver
+        check_receiver(receiver, members, tag, "members")
         context = tag.context([self._names[i] for i in members])
         bound = protocol.bound(context, work)
         links = {other: self._link(other, bound) for other in members if other != own}
         mask, opener = keys.fresh(), keys.fresh()
-        needed = threshold(len(members))
+        needed = 1 if own == receiver else threshold(len(members))
         pairs = list(zip(*(shares.split(key, needed, len(members)) for key in (mask, opener)), strict=True))
         of_member = dict(zip(members, pairs, strict=True))
         sealed = tuple(
             keys.seal(link.out, b"".join(of_member[other]), protocol.seal_text(bound, self.name, self._names[other]))
             for other, link in links.items()
         )
-        box = keys.seal(opener, b"".join(link.mask for link in links.values()), context)
+        masks = [links[other].mask for other in protocol.boxed(members, own, receiver)]
+        box = keys.seal(opener, b"".join(masks), context)
         self._begun = (tag.step, tag.attempt)
-        self._exchange = _Exchange(tag, members, bound, links, words, mask, {own: of_member[own]})
+        self._exchange = Exchange(tag, members, context, bound, links, words, mask, {own: of_member[own]}, errand)
         return Offer(sealed, box, protocol.commitment(context, mask))
 
     def masked(self, tag: Tag, participants: Sequence[int], sealed: Mapping[int, bytes]) -> Words:
@@ -181,42 +192,80 @@ class Session(Hidden):
 
         Raises:
             ProtocolError: not the sum that was begun, or masked before; too few participants, or a sealed message that
-                is not its sender's, which is named.
+                is not its sender's, which is named; or this node opens the sum.
         """
-        exchange, own = self._at(tag, masked=False), self.number
+        exchange = self._taken_in(tag, participants, sealed, opens=False)
+        words = exchange.words
+        if exchange.receiver is not None:
+            words = np.concatenate([words, protocol.checks(exchange.check_key, exchange.nonce, words)])
+        own_mask = protocol.own_mask(exchange.mask, exchange.nonce, len(words))
+        return exchange.pairs(self.number, participants, words + own_mask)
+
+    def kept(self, tag: Tag, participants: Sequence[int], sealed: Mapping[int, bytes]) -> None:
+        """Take part in a sum that this node opens: its vector stays here. Arguments and errors are as of `masked`."""
+        self._taken_in(tag, participants, sealed, opens=True)
+
+    def _taken_in(self, tag: Tag, participants: Sequence[int], sealed: Mapping[int, bytes], *, opens: bool) -> Exchange:
+        exchange, own = self._at(tag, BEGUN), self.number
         protocol.check_places(participants, exchange.members, own, "participants")
         check_count(len(participants), enough(len(exchange.members)), tag)
+        check_receiver(exchange.receiver, participants, tag, "participants")
+        if opens != (exchange.receiver == own):
+            raise ProtocolError(f"{tag}: this node {'does not open' if opens else 'opens'} it")
         for other in participants:
             if other != own:
                 sender = self._names[other]
                 bound_to = protocol.seal_text(exchange.bound, sender, self.name)
                 text = keys.unseal(exchange.links[other].into, sealed[other], bound_to, sender)
                 exchange.shares[other] = (text[: shares.SHARE_BYTES], text[shares.SHARE_BYTES :])
-        nonce, size = protocol.nonce_of(participants), len(exchange.words)
-        total = exchange.words + protocol.own_mask(exchange.mask, nonce, size)
-        for other in participants:
-            if other != own:
-                total += protocol.signed(own, other, keys.stream(exchange.links[other].mask, nonce, size))
-        exchange.participants, exchange.masked = tuple(participants), True
+        exchange.participants, exchange.stage = tuple(participants), MASKED
         self._answered[tag.run, tag.kind] = tag.step
-        return total
+        return exchange
 
     def revealed(self, tag: Tag, survivors: Sequence[int]) -> list[bytes]:
-        """Return of each participant one share: of b where it is a survivor, else of r. The sum is over for this node.
+        """Return one share of each participant but a receiver: of b where it is a survivor, else of r.
+
+        The sum is over for this node then, unless it opens it.
 
         Args:
             tag: of the sum that was masked.
-            survivors: participants whose vectors arrived.
+            survivors: participants whose vectors arrived, and a receiver.
 
         Raises:
-            ProtocolError: not that sum, or answered before; too few survivors.
+            ProtocolError: not that sum, or answered before; too few survivors, or the receiver is not among them.
         """
-        exchange = self._at(tag, masked=True)
+        exchange = self._at(tag, MASKED)
         protocol.check_places(survivors, exchange.participants, self.number, "survivors")
         check_count(len(survivors), enough(len(exchange.members)), tag)
+        check_receiver(exchange.receiver, survivors, tag, "survivors")
         there = set(survivors)
-        self._exchange = None
-        return [exchange.shares[other][0 if other in there else 1] for other in exchange.participants]
+        exchange.survivors, exchange.stage = tuple(survivors), TOLD
+        if exchange.receiver != self.number:
+            self._exchange = None
+        told = [other for other in exchange.participants if other != exchange.receiver]
+        return [exchange.shares[other][0 if other in there else 1] for other in told]
+
+    def received(self, tag: Tag, total: Words) -> tuple[Words, Errand]:
+        """Return the sum of the survivors' vectors, and what was said at the offer that is to be done with it.
+
+        Args:
+            tag: of the sum, whose shares this node has told.
+            total: what the server has of the others, see `fne.privacy.opening.opened`.
+
+        Raises:
+            ProtocolError: not that sum, or opened before; or the total is not what the others sent.
+        """
+        exchange = self._at(tag, TOLD)
+        self._exchange, errand = None, exchange.errand
+        assert errand is not None
+        size = len(exchange.words) + CHECKS
+        if len(total) != size:
+            raise ProtocolError(f"{tag}: the server passes on {len(total)} words, must be {size}")
+        total = exchange.pairs(self.number, exchange.survivors, total)
+        words = total[:-CHECKS]
+        if not exchange.is_intact(words, total[-CHECKS:]):
+            raise ProtocolError(f"{tag}: the sum that the server passes on is not that of what the other nodes sent")
+        return words + exchange.words, errand
 
     # ------------------------------------------------------------------------------------------------ checks
     def _check_new(self, tag: Tag) -> None:
@@ -232,17 +281,17 @@ class Session(Hidden):
         if (tag.step, tag.attempt) <= self._begun:
             raise ProtocolError(f"this node has begun {tag} or a later one before: keys are used once")
 
-    def _at(self, tag: Tag, *, masked: bool) -> _Exchange:
+    def _at(self, tag: Tag, stage: str) -> Exchange:
         """Return the sum under way; each stage is passed once."""
         exchange = self._exchange
         if exchange is None or exchange.tag != tag:
             under_way = "none" if exchange is None else str(exchange.tag)
             raise ProtocolError(f"this node is asked for {tag}; under way is {under_way}")
-        if exchange.masked != masked:
-            raise ProtocolError(f"this node {'has' if exchange.masked else 'has not'} masked {tag} before")
+        if exchange.stage != stage:
+            raise ProtocolError(f"this node has {exchange.stage} {tag}, and what it is asked for comes at another time")
         return exchange
 
-    def _link(self, other: int, bound: bytes) -> _Link:
+    def _link(self, other: int, bound: bytes) -> Link:
         name = self._names[other]
         if other not in self._secrets:
             theirs = self._listed[name]
@@ -251,4 +300,4 @@ class Session(Hidden):
             agreed = self._agreement.agree(theirs)
             self._secrets[other] = keys.derived(agreed, salt=self.run.encode(), info=info)
         mask, upward, downward = keys.expanded(self._secrets[other], bound, 3)
-        return _Link(mask, upward, downward) if self.name < name else _Link(mask, downward, upward)
+        return Link(mask, upward, downward) if self.name < name else Link(mask, downward, upward)

@@ -1,0 +1,73 @@
+"""What a node holds of one sum while it is under way."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from fne.privacy import protocol, shares
+from fne.privacy.hidden import Hidden
+from fne.privacy.protocol import Errand, Tag
+from fne.privacy.ring import Words
+
+BEGUN, MASKED, TOLD = "begun", "masked", "told its shares of"
+"""How far a node is with a sum."""
+
+
+class Link(Hidden):
+    """Keys of one sum that two nodes share: of the mask, and of what one seals for the other."""
+
+    __slots__ = ("into", "mask", "out")
+
+    def __init__(self, mask: bytes, out: bytes, into: bytes) -> None:
+        self.mask, self.out, self.into = mask, out, into
+
+
+class Exchange(Hidden):
+    """A sum under way; `mask` is the node's own b, `shares` are those that it holds of each participant's b and r."""
+
+    __slots__ = (
+        "bound", "context", "errand", "links", "mask", "members", "participants", "shares", "stage", "survivors", "tag",
+        "words",
+    )  # fmt: skip
+
+    def __init__(
+        self, tag: Tag, members: Sequence[int], context: bytes, bound: bytes, links: Mapping[int, Link], words: Words,
+        mask: bytes, shares: dict[int, tuple[bytes, bytes]], errand: Errand | None,
+    ) -> None:  # fmt: skip
+        self.tag, self.members, self.context, self.bound, self.links = tag, tuple(members), context, bound, links
+        self.words, self.mask, self.shares, self.errand = words, mask, shares, errand
+        self.participants: tuple[int, ...] = ()
+        self.survivors: tuple[int, ...] = ()
+        self.stage = BEGUN
+
+    @property
+    def receiver(self) -> int | None:
+        """Who opens the sum, if not the server."""
+        return None if self.errand is None else self.errand.receiver
+
+    @property
+    def nonce(self) -> bytes:
+        """Of all keystreams."""
+        return protocol.nonce_of(self.participants)
+
+    @property
+    def check_key(self) -> bytes:
+        """The receiver's b, any share of which is the whole."""
+        assert self.receiver is not None
+        return shares.joined({1: self.shares[self.receiver][0]})
+
+    def is_intact(self, words: Words, checks: Words) -> bool:
+        """Return whether checks are those of a total of words."""
+        return np.array_equal(protocol.checks(self.check_key, self.nonce, words), checks)
+
+    def pairs(self, own: int, others: Sequence[int], total: Words) -> Words:
+        """Return a total with what `own` adds of the masks that it shares with others; itself is passed over."""
+        binding = b"" if self.receiver is None else protocol.commitment(self.context, self.check_key)
+        nonce, total = self.nonce, total.copy()
+        for other in others:
+            if other != own:
+                key = protocol.pair_key(self.links[other].mask, binding)
+                total += protocol.pair_mask(own, other, key, nonce, len(total))
+        return total
