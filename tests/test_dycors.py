@@ -13,7 +13,8 @@ from torch import Tensor
 
 from fne.randomness import generator
 from fne.space import Space, Variable
-from fne.surrogates.cubic import RIDGE, fit
+from fne.surrogates import cubic
+from fne.surrogates.cubic import RIDGE
 from fne.surrogates.dycors import Dycors, compressed
 from fne.surrogates.problems import Landscape, ellipsoid_formula
 
@@ -30,6 +31,20 @@ def doubles(*values: float) -> Tensor:
 
 def all_of(x: Tensor) -> Tensor:
     return torch.ones(x.shape[:2], dtype=torch.bool)
+
+
+class Single:
+    """The surrogate of one output."""
+
+    def __init__(self, made: cubic.Cubic) -> None:
+        self.made, self.weights = made, made.weights[..., 0]
+
+    def predict(self, x: Tensor) -> Tensor:
+        return self.made.predict(x)[..., 0]
+
+
+def fit(x: Tensor, y: Tensor, valid: Tensor) -> Single:
+    return Single(cubic.fit(x, y.unsqueeze(-1), valid))
 
 
 def scipys(x: Tensor, y: Tensor, at: Tensor) -> np.ndarray:
@@ -50,6 +65,14 @@ def test_the_interpolant_is_that_of_scipy(dim: int, count: int) -> None:
     for run in range(3):
         np.testing.assert_allclose(got[run].numpy(), scipys(x[run], y[run], at[run]), rtol=1e-8, atol=1e-8)
     torch.testing.assert_close(surrogate.predict(x), y, rtol=0, atol=1e-3)
+
+
+def test_outputs_are_fitted_side_by_side() -> None:
+    x, y, at = cloud(2, 30, 4), cloud(2, 30, 3, seed=1), cloud(2, 20, 4, seed=2)
+    together = cubic.fit(x, y, all_of(x)).predict(at)
+    assert together.shape == (2, 20, 3)
+    for output in range(3):
+        torch.testing.assert_close(together[..., output], fit(x, y[..., output], all_of(x)).predict(at))
 
 
 def test_rows_that_are_not_valid_have_no_influence() -> None:
@@ -216,7 +239,7 @@ def searched(runs: range, steps: int, stop: int | None = None) -> tuple[Tensor, 
     """Search a shifted Ellipsoid from 8 points; after `stop` steps go on with the state in a new object."""
     measure, seeds, dim = Landscape(ellipsoid_formula, 5.12, 3, shift=0.5, rotate=True), torch.tensor([*runs]), 3
     x = torch.stack([cloud(8, dim, seed=run) for run in runs])
-    y = measure(x, seeds)
+    y = measure(x, seeds)[..., 0]
     y[seeds == 1, 2] = NAN
     search, random = Dycors(len(runs), dim), [generator("run", run) for run in runs]
     for i in range(steps):
@@ -225,7 +248,7 @@ def searched(runs: range, steps: int, stop: int | None = None) -> tuple[Tensor, 
             search.load_state_dict(state)
         best = y.nan_to_num(nan=INF).amin(dim=1)
         point = search.propose(x, y, random, steps)
-        value = measure(point[:, None], seeds)
+        value = measure(point[:, None], seeds)[..., 0]
         value[seeds == i % 4] = NAN if i % 3 == 0 else value[seeds == i % 4]
         search.learn(value[:, 0], best)
         x, y = torch.cat([x, point[:, None]], dim=1), torch.cat([y, value], dim=1)
@@ -268,5 +291,5 @@ def test_it_finds_what_random_points_do_not() -> None:
     _, values = searched(range(6), 30)
     wanted: Any = Landscape(ellipsoid_formula, 5.12, 3, shift=0.5, rotate=True)(
         cloud(6, 38, 3, seed=9), torch.arange(6)
-    )
+    )[..., 0]
     assert values.nan_to_num(nan=INF).amin(dim=1).mean() < 0.02 * wanted.amin(dim=1).mean()

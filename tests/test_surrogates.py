@@ -16,7 +16,17 @@ from torch import Tensor
 from fne.randomness import generator
 from fne.surrogates import acquisition, rcga
 from fne.surrogates.kmeans import kmeans
-from fne.surrogates.rbfn import Network, Reading, descend, fit, predict, sorted_average
+from fne.surrogates.rbfn import (
+    Network,
+    Reading,
+    descend,
+    fit,
+    fit_outputs,
+    ordered_outputs,
+    predict,
+    predict_outputs,
+    sorted_average,
+)
 
 Array = npt.NDArray[np.float64]
 NAN, INF = math.nan, math.inf
@@ -282,7 +292,72 @@ def test_sorted_average_never_reads_who_has_no_share() -> None:
     torch.testing.assert_close(predict(at(averaged, 1), x), predict(at(network, (1, 2)), x))
 
 
+def test_outputs_of_a_network_are_networks_with_centres_in_common() -> None:
+    x, y, valid = samples(3, 40, 4)
+    y = torch.stack([y, 3 - y, (5 * x[..., 1]).sin()], dim=-1)
+    weights, bias, u = drawn(3, 3, 7, seed="w"), drawn(3, 3, seed="b"), drawn(3, 2, 7, seed="u")
+    made = fit_outputs(x, spoilt(y, valid), valid, weights, bias, u, epochs=5, lr=0.05)
+    ordered, new = ordered_outputs(made), drawn(3, 9, 4, seed="new")
+    assert made.centres.shape == (3, 7, 4)
+    for output in range(3):
+        single = fit(x, y[..., output], valid, weights[:, output], bias[:, output], u, epochs=5, lr=0.05)
+        own = Network(made.centres, made.widths, made.weights[:, output], made.bias[:, output])
+        assert_same(own, single, 1e-12)
+        torch.testing.assert_close(predict_outputs(made, new)[..., output], predict(single, new))
+    torch.testing.assert_close(predict_outputs(ordered, new), predict_outputs(made, new))
+
+
+def test_networks_of_several_outputs_are_put_in_order_of_their_centres() -> None:
+    centres = torch.tensor([[[3.0], [-1.0], [2.0]]])
+    weights = torch.tensor([[[30.0, 10.0, 20.0], [3.0, 1.0, 2.0]]])
+    ordered = ordered_outputs(Network(centres, torch.tensor([[0.3, 0.1, 0.2]]), weights, torch.tensor([[7.0, 8.0]])))
+    assert ordered.centres.flatten().tolist() == [-1, 2, 3]
+    assert ordered.widths[0].tolist() == pytest.approx([0.1, 0.2, 0.3])
+    assert ordered.weights[0].tolist() == [[10, 20, 30], [1, 2, 3]]
+    assert ordered.bias[0].tolist() == [7, 8]
+
+
 # ------------------------------------------------------------------------------------------------ acquisition
+def test_bounds_from_sums_are_those_of_all_predictions() -> None:
+    local, fed = 100 * drawn(5, 30, 3, seed="l") - 40, 100 * drawn(30, 3, seed="g") - 40
+    apart = local - fed
+    got = acquisition.lcb_of_sums(apart.sum(dim=0), apart.square().sum(dim=0), torch.tensor(5.0), fed, 2.0)
+    shares = torch.full((5,), 0.2, dtype=torch.float64)
+    for objective in range(3):
+        wanted = acquisition.lcb("f", local[..., objective], fed[..., objective], shares, 2.0)
+        torch.testing.assert_close(got[..., objective], wanted, rtol=1e-12, atol=1e-11)
+    # without a global network its prediction is the nodes' mean, eq. (1)
+    alone = acquisition.lcb_of_sums(local.sum(dim=0), local.square().sum(dim=0), torch.tensor(5.0), None, 2.0)
+    mean = local.mean(dim=0)
+    for objective in range(3):
+        wanted = acquisition.lcb("f", local[..., objective], mean[..., objective], shares, 2.0)
+        torch.testing.assert_close(alone[..., objective], wanted, rtol=1e-9, atol=1e-9)
+
+
+def test_rounding_below_zero_is_no_deviation() -> None:
+    one = torch.ones(1, 1, dtype=torch.float64)
+    assert acquisition.lcb_of_sums(4 * one, (4 - 1e-12) * one, torch.tensor(4.0), None, 2.0).item() == 1.0
+    assert acquisition.lcb_of_sums(0 * one, -1e-12 * one, torch.tensor(4.0), 3 * one, 2.0).item() == 3.0
+
+
+def test_masks_that_cancel_in_the_mean_are_in_the_deviation() -> None:
+    local, masks = drawn(4, 50, 2, seed="l"), 10 * drawn(4, 50, 2, seed="m")
+    masks -= masks.mean(dim=0)
+    masked = local + masks
+    exact = acquisition.lcb_of_masked(masked, None, 0.0, normalise=False)
+    torch.testing.assert_close(exact, local.mean(dim=0), rtol=1e-12, atol=1e-12)
+    mean, deviation = masked.mean(dim=0), masked.std(dim=0, correction=0)
+    got = acquisition.lcb_of_masked(masked, None, 2.0, normalise=True)  # eq. (4)
+    scaled = [(v - v.amin(dim=0)) / (v.amax(dim=0) - v.amin(dim=0)) for v in (mean, deviation)]
+    torch.testing.assert_close(got, scaled[0] - 2 * scaled[1])
+    fed = drawn(50, 2, seed="g")  # eq. (1)
+    both = (mean + fed) / 2
+    variance = ((masked - both).square().sum(dim=0) + (fed - both).square()) / 4
+    torch.testing.assert_close(
+        acquisition.lcb_of_masked(masked, fed, 1.5, normalise=False), both - 1.5 * variance.sqrt()
+    )
+
+
 @pytest.mark.parametrize(
     ("kind", "mean", "variance"),
     [

@@ -36,3 +36,52 @@ def lcb(kind: Kind, local: Tensor, fed: Tensor, shares: Tensor, mu: float | Tens
     else:  # eq. (20); undefined for one node alone: divided by 1
         free = (nodes - 1).clamp(min=1)
     return mean - mu * (squares / free).sqrt()
+
+
+def lcb_of_sums(first: Tensor, second: Tensor, count: Tensor, fed: Tensor | None, mu: float) -> Tensor:
+    """Return the lower confidence bound of sums over nodes: nobody need know what a single node predicts.
+
+    It is F-LCB with equal weights, in two sums of `d_i = y_i - fed`: the mean is `fed + D/2` with `D = S1/K`, and the
+    variance about it `(S2 - D S1 + (K + 1) D^2 / 4) / K`. Rounding may make that a little negative: 0 then.
+
+    Args:
+        first: sum of `d_i` over the nodes; S1.
+        second: sum of their squares, of the same shape; S2.
+        count: how many nodes are in the sums, broadcast; K.
+        fed: what the averaged model predicts; `None` where there is none: the mean of the nodes' predictions, to which
+            `d_i` are themselves then.
+        mu: how many standard deviations.
+    """
+    mean = first / count
+    if fed is None:
+        return mean - mu * (second / count - mean.square()).clamp(min=0).sqrt()
+    variance = (second - mean * first + (count + 1) * mean.square() / 4) / count
+    return fed + mean / 2 - mu * variance.clamp(min=0).sqrt()
+
+
+def lcb_of_masked(masked: Tensor, fed: Tensor | None, mu: float, *, normalise: bool) -> Tensor:
+    """Return what FDD-EA-DH as printed makes of masked predictions: the masks cancel in the mean, not in the deviation.
+
+    Source: Liu, Yan, Ligeti, Jin, "A secure federated data-driven evolutionary multi-objective optimization algorithm",
+    eqs. (1) and (4).
+
+    Args:
+        masked: predictions of the nodes under their masks, `[K, ..., n, M]`.
+        fed: of the averaged model `[..., n, M]`; `None`: the mean of the nodes.
+        mu: how many standard deviations; t.
+        normalise: scale mean and deviation of each objective to [0, 1] over the points, eq. (4).
+    """
+    own = masked.mean(dim=0)
+    mean = own if fed is None else (own + fed) / 2
+    squares = (masked - mean).square().sum(dim=0)
+    if fed is not None:
+        squares = squares + (fed - mean).square()
+    deviation = (squares / len(masked)).sqrt()
+    if normalise:
+        mean, deviation = (_to_unit(values) for values in (mean, deviation))
+    return mean - mu * deviation
+
+
+def _to_unit(values: Tensor) -> Tensor:
+    low, high = values.amin(dim=-2, keepdim=True), values.amax(dim=-2, keepdim=True)
+    return (values - low) / (high - low).where(high > low, 1.0)

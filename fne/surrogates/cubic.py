@@ -2,9 +2,9 @@
 
     s(x) = sum_j w_j |x - x_j|^3 + c + b'x,   sum_j w_j = 0,   sum_j w_j x_j = 0
 
-Shapes: `B` runs, `n` samples, `c` points, `d` variables. A small ridge on the kernel keeps the equations solvable where
-samples are close to each other or the same. It has no length scale to be found: that is what it has over a Gaussian one
-with so few samples.
+Shapes: `B` runs, `n` samples, `c` points, `d` variables, `M` outputs, each with weights of its own. A small ridge on
+the kernel keeps the equations solvable where samples are close to each other or the same. It has no length scale to be
+found: that is what it has over a Gaussian one with so few samples.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class Cubic:
 
     Args:
         centres: the samples, `[..., n, d]`.
-        weights: theirs, `[..., n]`, 0 where they are not valid.
-        constant: of the tail, `[...]`.
-        slopes: of the tail, `[..., d]`.
+        weights: theirs, `[..., n, M]`, 0 where they are not valid.
+        constant: of the tail, `[..., M]`.
+        slopes: of the tail, `[..., d, M]`.
     """
 
     centres: Tensor
@@ -41,13 +41,14 @@ class Cubic:
     slopes: Tensor
 
     def predict(self, x: Tensor) -> Tensor:
-        """Return the values `[..., c]` at `x [..., c, d]`."""
-        return self.predict_from(x, distances(x, self.centres))
+        """Return the values `[..., c, M]` at `x [..., c, d]`."""
+        squares = self.centres.square().sum(dim=-1).unsqueeze(-2) + x.square().sum(dim=-1, keepdim=True)
+        squares = squares.sub_(2 * x @ self.centres.mT).clamp_(min=0)
+        return squares.sqrt().mul_(squares) @ self.weights + x @ self.slopes + self.constant.unsqueeze(-2)
 
     def predict_from(self, x: Tensor, r: Tensor) -> Tensor:
-        """Return the values `[..., c]` at `x [..., c, d]`, whose distances to the centres `r [..., c, n]` are known."""
-        waves = r.pow(3) @ self.weights.unsqueeze(-1)
-        return (waves + x @ self.slopes.unsqueeze(-1)).squeeze(-1) + self.constant.unsqueeze(-1)
+        """Return the values `[..., c, M]` at `x [..., c, d]`, with known distances `r [..., c, n]` to the centres."""
+        return r.pow(3) @ self.weights + x @ self.slopes + self.constant.unsqueeze(-2)
 
 
 def fit(x: Tensor, y: Tensor, valid: Tensor) -> Cubic:
@@ -55,7 +56,7 @@ def fit(x: Tensor, y: Tensor, valid: Tensor) -> Cubic:
 
     Args:
         x: `[B, n, d]`, about the size of the cube [-1, 1]^d, which the ridge is for.
-        y: `[B, n]`.
+        y: `[B, n, M]`.
         valid: bool `[B, n]`; other rows have no influence, whatever they hold.
     """
     runs, count, dim = x.shape
@@ -69,7 +70,6 @@ def fit(x: Tensor, y: Tensor, valid: Tensor) -> Cubic:
     system[:, :count, count:] = tail
     system[:, count:, :count] = tail.mT
     system[:, count:, count:].diagonal(dim1=1, dim2=2).fill_(-FLOOR)
-    values = torch.cat([y.where(valid, 0.0), y.new_zeros(runs, dim + 1)], dim=1)
-    solution = torch.linalg.solve_ex(system, values.unsqueeze(-1)).result.squeeze(-1)
-    weights, constant, slopes = solution.split([count, 1, dim], dim=1)
+    values = torch.cat([y.where(valid.unsqueeze(-1), 0.0), y.new_zeros(runs, dim + 1, y.shape[2])], dim=1)
+    weights, constant, slopes = torch.linalg.solve_ex(system, values).result.split([count, 1, dim], dim=1)
     return Cubic(x, weights, constant.squeeze(1), slopes)

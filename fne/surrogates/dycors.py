@@ -80,7 +80,7 @@ class Dycors:
             snap: applied to the candidates.
         """
         known = y.isfinite()
-        fitted = fit(x, compressed(y, known), known)
+        fitted = fit(x, compressed(y, known).unsqueeze(-1), known)
         points = []
         for run, draw in enumerate(generators):
             model = Cubic(x[run], fitted.weights[run], fitted.constant[run], fitted.slopes[run])
@@ -166,7 +166,7 @@ def _choice(candidates: Tensor, model: Cubic, weight: float) -> Tensor | None:
     new = nearest > SAME
     if not new.any():
         return None
-    candidates, nearest, values = candidates[new], nearest[new], model.predict_from(candidates, r)[new]
+    candidates, nearest, values = candidates[new], nearest[new], model.predict_from(candidates, r)[new, 0]
     score = weight * _scaled(values) + (1 - weight) * _scaled(-nearest)
     return candidates[score.argmin()]
 

@@ -33,7 +33,10 @@ _ELEMENTS = 2**19
 
 @dataclass(frozen=True)
 class Network:
-    """Networks with leading axes in common: `centres [..., m, d]`, `widths` and `weights [..., m]`, `bias [...]`."""
+    """Networks with leading axes in common: `centres [..., m, d]`, `widths` and `weights [..., m]`, `bias [...]`.
+
+    Of several outputs `weights [..., M, m]`, `bias [..., M]`.
+    """
 
     centres: Tensor
     widths: Tensor
@@ -79,13 +82,57 @@ def fit(
     else:
         centres = by_norm(kmeans(x, valid, u))
         widths = nearest_widths(centres) if reading == "workable" else largest_widths(centres)
+    w = _trained(centres, widths, x, y, valid, torch.cat([weights, bias.unsqueeze(-1)], dim=-1), epochs, lr)
+    return Network(centres, widths, w[:, :-1], w[:, -1])
+
+
+def fit_outputs(
+    x: Tensor, y: Tensor, valid: Tensor, weights: Tensor, bias: Tensor, u: Tensor, *, epochs: int, lr: float
+) -> Network:
+    """Train networks of several outputs with centres and widths in common, each output as `fit` (workable) does.
+
+    Args:
+        x, y, valid: samples `[L, n, d]`, values `[L, n, M]`, and which rows count, bool `[L, n]`.
+        weights, bias: the start, `[L, M, m]` and `[L, M]`, as are those that are returned.
+        u, epochs, lr: see `fit`.
+    """
+    outputs, padding = y.shape[2], -x.shape[1] % _ROWS
+    x, y, valid = F.pad(x, (0, 0, 0, padding)), F.pad(y, (0, 0, 0, padding)), F.pad(valid, (0, padding))
+    centres = by_norm(kmeans(x, valid, u))
+    widths = nearest_widths(centres)
+
+    def repeated(values: Tensor) -> Tensor:
+        return values.repeat_interleave(outputs, dim=0)
+
+    start = torch.cat([weights, bias.unsqueeze(-1)], dim=-1).flatten(0, 1)
+    w = _trained(
+        repeated(centres), repeated(widths), repeated(x), y.mT.flatten(0, 1), repeated(valid), start, epochs, lr
+    ).view(len(x), outputs, -1)
+    return Network(centres, widths, w[..., :-1], w[..., -1])
+
+
+def predict_outputs(network: Network, x: Tensor) -> Tensor:
+    """Return the predictions `[..., n, M]` of networks of several outputs at points `[..., n, d]`."""
+    waves = _gaussians(_left(network.centres, network.widths), _right(x))
+    return (torch.matmul(network.weights, waves) + network.bias.unsqueeze(-1)).mT
+
+
+def ordered_outputs(network: Network) -> Network:
+    """Return networks `[B]` of several outputs with centres, widths and weights in order of the centres' norm."""
+    order = network.centres.square().sum(dim=-1).argsort(dim=-1, stable=True)
+    weights = network.weights.gather(-1, order.unsqueeze(-2).expand_as(network.weights))
+    return Network(take(network.centres, order), network.widths.gather(-1, order), weights, network.bias)
+
+
+def _trained(
+    centres: Tensor, widths: Tensor, x: Tensor, y: Tensor, valid: Tensor, start: Tensor, epochs: int, lr: float
+) -> Tensor:
+    """Return weights and bias `[L, m + 1]` after training from `start` on samples in ascending order of their value."""
     order = y.where(valid, math.inf).argsort(dim=1, stable=True)
     x, y, valid = take(x, order), y.gather(1, order), valid.gather(1, order)
     features = basis(centres, widths, x.where(valid.unsqueeze(-1), 0))
     features = torch.cat([features, torch.ones_like(y).unsqueeze(1)], dim=1).mul_(valid.unsqueeze(1))
-    start = torch.cat([weights, bias.unsqueeze(-1)], dim=-1)
-    trained = descend(features, y.where(valid, 0), start, epochs=epochs, lr=lr)
-    return Network(centres, widths, trained[:, :-1], trained[:, -1])
+    return descend(features, y.where(valid, 0), start, epochs=epochs, lr=lr)
 
 
 def descend(features: Tensor, y: Tensor, start: Tensor, *, epochs: int, lr: float) -> Tensor:
