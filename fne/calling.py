@@ -1,9 +1,9 @@
 """Calls what a user gave to measure a point, a function or a command; as a script it is the process that does so.
 
 The script reads a line of JSON after the other from stdin, first what to call, then the points, and answers each with
-`{"value": number}` or `{"failed": why}` on stdout, after `{"begun": true}` for a point. What the user's own code prints
-goes to stderr. It imports nothing but the standard library, so that a process is there in a blink, and takes over the
-import path of who starts it.
+`{"values": [number, ..]}` or `{"failed": why}` on stdout, after `{"begun": true}` for a point. What the user's own code
+prints goes to stderr. It imports nothing but the standard library, so that a process is there in a blink, and takes
+over the import path of who starts it.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-Call = Callable[[Mapping[str, float], str, int], float]
-"""A point in the user's units, the node's name, the run's seed -> a finite number, or `CallError` is raised."""
+Call = Callable[[Mapping[str, float], str, int], tuple[float, ...]]
+"""A point in the user's units, the node's name, the run's seed -> a finite number an objective, or a `CallError`."""
 
 TOLD = ("node", "seed")
 """What a function is told beside the point, if it has parameters of these names."""
@@ -92,11 +92,11 @@ def _load_file(path: Path) -> ModuleType:
     return module
 
 
-def of_function(function: Callable[..., object]) -> Call:
+def of_function(function: Callable[..., object], objectives: Sequence[str]) -> Call:
     """Return a call of a function of the variables, by name, and of those of `TOLD` that it has as parameters."""
     takes = [name for name in TOLD if name in inspect.signature(function).parameters]
 
-    def call(point: Mapping[str, float], node: str, seed: int) -> float:
+    def call(point: Mapping[str, float], node: str, seed: int) -> tuple[float, ...]:
         told = {"node": node, "seed": seed}
         try:
             value = function(**point, **{name: told[name] for name in takes})
@@ -104,12 +104,28 @@ def of_function(function: Callable[..., object]) -> Call:
             place = traceback.extract_tb(error.__traceback__)[1:2]  # the line of the function itself
             where = "".join(f" ({Path(frame.filename).name}, line {frame.lineno})" for frame in place)
             raise CallError(f"it raised {type(error).__name__}: {error}{where}") from error
-        return _finite(value, "it returned")
+        return _values(value, objectives, "it returned")
 
     return call
 
 
-def _finite(value: object, what: str) -> float:
+def _values(value: object, objectives: Sequence[str], what: str) -> tuple[float, ...]:
+    """Return a finite number for each objective: of one the value itself, of several from a mapping or a sequence."""
+    if len(objectives) == 1:
+        return (_finite(value, what),)
+    many: Any = value
+    if isinstance(value, Mapping):
+        if set(value) != set(objectives):
+            raise CallError(f"{what} {short(value)}, which must have the names {', '.join(objectives)}")
+        many = [value[name] for name in objectives]
+    elif getattr(value, "ndim", None) == 1 and hasattr(value, "tolist"):  # a vector of NumPy or PyTorch
+        many = many.tolist()
+    if isinstance(many, str | bytes) or not isinstance(many, Sequence) or len(many) != len(objectives):
+        raise CallError(f"{what} {short(value)}, which is not {len(objectives)} numbers: {', '.join(objectives)}")
+    return tuple(_finite(one, what, f" for {name}") for one, name in zip(many, objectives, strict=True))
+
+
+def _finite(value: object, what: str, purpose: str = "") -> float:
     """Return one finite number; a text, a vector, NaN, true and the like are failures."""
     plain: Any = value
     if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):  # a number of NumPy or PyTorch
@@ -118,7 +134,7 @@ def _finite(value: object, what: str) -> float:
         with contextlib.suppress(OverflowError):  # of a whole number with hundreds of digits
             if math.isfinite(plain):
                 return float(plain)
-    raise CallError(f"{what} {short(value)}, which is not one finite number")
+    raise CallError(f"{what} {short(value)}{purpose}, which is not one finite number")
 
 
 def short(value: object) -> str:
@@ -128,10 +144,14 @@ def short(value: object) -> str:
 
 
 # ------------------------------------------------------------------------------------------------ commands
-def of_command(command: Sequence[str]) -> Call:
-    """Return a call of a program that reads `{"point": {..}, "node": .., "seed": ..}`; its last line is the value."""
+def of_command(command: Sequence[str], objectives: Sequence[str]) -> Call:
+    """Return a call of a program that reads `{"point": {..}, "node": .., "seed": ..}`; its last line is the value.
 
-    def call(point: Mapping[str, float], node: str, seed: int) -> float:
+    Of several objectives the line is JSON, a list or an object.
+    """
+    read: Callable[[str], object] = float if len(objectives) == 1 else json.loads
+
+    def call(point: Mapping[str, float], node: str, seed: int) -> tuple[float, ...]:
         asked = json.dumps({"point": dict(point), "node": node, "seed": seed})
         try:
             done = subprocess.run(
@@ -145,10 +165,10 @@ def of_command(command: Sequence[str]) -> Call:
         if not lines:
             raise CallError("it printed nothing")
         try:
-            value: object = float(lines[-1])
+            value = read(lines[-1])
         except ValueError:
             value = lines[-1]
-        return _finite(value, "its last line was")
+        return _values(value, objectives, "its last line was")
 
     return call
 
@@ -182,14 +202,17 @@ def _serve() -> None:
         return
     sys.path[:] = first["path"]
     try:
-        call = of_command(first["command"]) if "command" in first else of_function(load(first["function"]))
-        answer({"value": 0})
+        if "command" in first:
+            call = of_command(first["command"], first["objectives"])
+        else:
+            call = of_function(load(first["function"]), first["objectives"])
+        answer({"ready": True})
     except CallError as error:
         answer({"failed": str(error)})
     for job in iter(lines.get, None):
         answer({"begun": True})  # else whoever asked would take an end before this for one of the measurement
         try:
-            answer({"value": call(job["point"], job["node"], job["seed"])})
+            answer({"values": call(job["point"], job["node"], job["seed"])})
         except CallError as error:
             answer({"failed": str(error)})
 

@@ -187,7 +187,7 @@ class _Reader:
         own = self.check(RunSection, {"name": name, **tree}, "", "the config", SECTIONS)
         found = self.problem(subject) if searches else self.learning(part)
         found |= {
-            "strategy": self.strategy(part["strategy"], "SearchTask" if searches else "LearningTask"),
+            "strategy": self.strategy(part["strategy"], searches=searches),
             "engine": self.named("engine", engine, "engine"),
             "watch": self.check(WatchSection, part["watch"], "watch", "watch"),
         }
@@ -221,13 +221,14 @@ class _Reader:
             "evaluation": self.check(EvaluationSection, part["evaluation"], "evaluation", "evaluation"),
         }
 
-    def strategy(self, values: dict[str, Any], task: str) -> dict[str, Any]:
+    def strategy(self, values: dict[str, Any], *, searches: bool) -> dict[str, Any]:
         known = catalogue("strategy")
         given = values.get("name")
-        if given in list(known) and known[given].task != task:
-            needs = {"SearchTask": "problem", "LearningTask": "data and model"}
-            fitting = [name for name, entry in known.items() if entry.task == task]
-            self.wrong("strategy.name", f"needs {needs[known[given].task]}; for {needs[task]} take "
+        learns = {name: entry.task == "LearningTask" for name, entry in known.items()}
+        if given in list(known) and learns[given] == searches:
+            has, needs = ("problem", "data and model") if searches else ("data and model", "problem")
+            fitting = [name for name, trains in learns.items() if trains != searches]
+            self.wrong("strategy.name", f"needs {needs}; for {has} take "
                        f"{', '.join(fitting) or 'a strategy of your own'}", given)  # fmt: skip
             return {}
         return self.named("strategy", values, "strategy")

@@ -10,6 +10,8 @@ from fne import wire
 from fne.errors import RunError
 from fne.types import AGGREGATE, Header, Reply, Request, Round, Status, Traffic
 
+OWNERS_CHOICE = ("release", "release_front")
+"""Tasks by which nodes publish what they found; an owner may refuse, and that is an answer like another."""
 SHOWN = ("samples", "loss", "nonfinite")
 """What of a node's answer the history may show under its name, where it is one number."""
 
@@ -27,7 +29,8 @@ def gather(
     Args:
         request: as it was sent.
         replies: in the order of `request.nodes`, one for each; taken one by one, so that a sum keeps none of them.
-        quorum: valid replies that a round needs; a node that asks for a snapshot counts, since it is there.
+        quorum: valid replies that a round needs, of fewer addressees all of them; a node that asks for a snapshot
+            counts, since it is there, and so does one that refuses what is its owner's choice.
         common, private: the frames that went out, for the traffic.
 
     Raises:
@@ -57,8 +60,8 @@ def gather(
             kept.append(reply)
         else:
             folded.add(reply)
-    waiting = sum(failure.status is Status.NEEDS_SNAPSHOT for failure in failures)
-    if len(per_node) + waiting < quorum:
+    there = {Status.NEEDS_SNAPSHOT, Status.REFUSED} if request.task in OWNERS_CHOICE else {Status.NEEDS_SNAPSHOT}
+    if len(per_node) + sum(failure.status in there for failure in failures) < min(quorum, len(request.nodes)):
         raise RunError(
             f"step {request.header.step}: {len(per_node)} of {len(request.nodes)} nodes answered, "
             f"engine.quorum = {quorum}{_reasons(failures)}"

@@ -51,31 +51,33 @@ class Measuring:
         key: the setting that says what is called, for warnings.
         calls: as many as points are measured at once; each measures one at a time. Several must be `Child`ren.
         retries: further tries of a point that could not be measured.
+        objectives: how many values a point has; M.
     """
 
-    def __init__(self, space: Space, key: str, calls: Sequence[Call], retries: int = 0) -> None:
+    def __init__(self, space: Space, key: str, calls: Sequence[Call], retries: int = 0, objectives: int = 1) -> None:
         self._space, self._key, self._calls, self._tries = space, key, calls, 1 + retries
+        self._objectives = objectives
         self._children = [call for call in calls if isinstance(call, Child)]
         self._asked = self._failed = 0
         self._journal: Path | None = None
-        self._known: dict[str, list[float]] = {}
+        self._known: dict[str, list[tuple[float, ...]]] = {}
         self._writing = threading.Lock()
 
     def __call__(self, points: Tensor, seeds: Tensor, nodes: Sequence[str]) -> Tensor:
-        """Return what nodes `[L]` measure at `points [L, n, d]` of the cube, float64 `[L, n]`; NaN: they cannot."""
+        """Return what nodes `[L]` measure at `points [L, n, d]` of the cube, float64 `[L, n, M]`; NaN: they cannot."""
         jobs = [
             (self._space.named(point), node, seed)
             for row, node, seed in zip(points, nodes, seeds.tolist(), strict=True)
             for point in row
         ]
         if len(self._calls) == 1:
-            values = [self._value(job, self._outcome(self._calls[0], job)) for job in jobs]
+            values = [self._told(job, self._outcome(self._calls[0], job)) for job in jobs]
         else:
             values = self._at_once(jobs)
-        return torch.tensor(values, dtype=torch.float64).reshape(points.shape[:2])
+        return torch.tensor(values, dtype=torch.float64).reshape(*points.shape[:2], self._objectives)
 
     def keep(self, journal: Path) -> None:
-        """Write each value to a file as soon as it is there; what a killed run wrote is not measured again."""
+        """Write a point's values to a file as soon as they are there; what a killed run wrote is not measured again."""
         self._journal = journal
         if not journal.exists():
             return
@@ -83,7 +85,7 @@ class Measuring:
         os.truncate(journal, len(whole + end))
         for line in whole.splitlines():
             entry = json.loads(line)
-            self._known.setdefault(entry["of"], []).append(float(entry["value"]))
+            self._known.setdefault(entry["of"], []).append(tuple(map(float, entry["values"])))
 
     def forget(self) -> None:
         """Empty the file: all that it holds is in a checkpoint now."""
@@ -91,13 +93,13 @@ class Measuring:
         if self._journal is not None and self._journal.exists():
             os.truncate(self._journal, 0)
 
-    def _write(self, of: str, value: float) -> None:
+    def _write(self, of: str, values: Sequence[float]) -> None:
         if self._journal is None:
             return
         with self._writing:
             self._journal.parent.mkdir(exist_ok=True)
             with self._journal.open("ab") as file:
-                file.write(json.dumps({"of": of, "value": value}).encode() + b"\n")
+                file.write(json.dumps({"of": of, "values": values}).encode() + b"\n")
                 file.flush()
                 os.fsync(file.fileno())
 
@@ -106,13 +108,13 @@ class Measuring:
         for child in self._children:
             child.close()
 
-    def _at_once(self, jobs: Sequence[Job]) -> list[float]:
+    def _at_once(self, jobs: Sequence[Job]) -> list[tuple[float, ...]]:
         idle: queue.LifoQueue[Call] = queue.LifoQueue()
         for call in self._calls:
             idle.put(call)
         stop = threading.Event()
 
-        def outcome(job: Job) -> float | CallError:
+        def outcome(job: Job) -> tuple[float, ...] | CallError:
             call = idle.get()
             try:
                 return self._outcome(call, job, stop)
@@ -121,7 +123,7 @@ class Measuring:
 
         with ThreadPoolExecutor(len(self._calls)) as pool:
             try:
-                return [self._value(*pair) for pair in zip(jobs, pool.map(outcome, jobs), strict=True)]
+                return [self._told(*pair) for pair in zip(jobs, pool.map(outcome, jobs), strict=True)]
             except BaseException:  # Ctrl-C: what is under way may take hours, and leaving the pool waits for it
                 stop.set()
                 pool.shutdown(wait=False, cancel_futures=True)
@@ -129,8 +131,8 @@ class Measuring:
                     child.kill()
                 raise
 
-    def _outcome(self, call: Call, job: Job, stop: threading.Event | None = None) -> float | CallError:
-        """Return a value, from the file if it is there, or why the last try failed."""
+    def _outcome(self, call: Call, job: Job, stop: threading.Event | None = None) -> tuple[float, ...] | CallError:
+        """Return a point's values, from the file if they are there, or why the last try failed."""
         of = json.dumps(job, sort_keys=True)
         with self._writing:
             if self._known.get(of):
@@ -140,16 +142,16 @@ class Measuring:
             if stop is not None and stop.is_set():
                 break
             try:
-                value = call(*job)
+                values = call(*job)
             except CallError as error:
                 last = error
                 continue
-            self._write(of, value)
-            return value
+            self._write(of, values)
+            return values
         return last
 
-    def _value(self, job: Job, outcome: float | CallError) -> float:
-        """Return the value, or NaN with a warning."""
+    def _told(self, job: Job, outcome: tuple[float, ...] | CallError) -> tuple[float, ...]:
+        """Return the values, or NaN with a warning."""
         self._asked += 1
         if not isinstance(outcome, CallError):
             return outcome
@@ -165,7 +167,7 @@ class Measuring:
                 MeasurementWarning,
                 stacklevel=2,
             )
-        return math.nan
+        return (math.nan,) * self._objectives
 
 
 class _EndedError(CallError):
@@ -178,7 +180,7 @@ class Child:
     It is begun at the first point, and ends by itself once the process that asks is gone, killed or not.
 
     Args:
-        what: `{"function": text}` or `{"command": [..]}`.
+        what: `{"function": text}` or `{"command": [..]}`, and the names of its `objectives`.
         limit: most seconds for a point, its own start not counted; `None`: none.
     """
 
@@ -187,8 +189,8 @@ class Child:
         self._process: subprocess.Popen[bytes] | None = None
         self._unread = b""
 
-    def __call__(self, point: Mapping[str, float], node: str, seed: int) -> float:
-        """Return the value of a point in the user's units.
+    def __call__(self, point: Mapping[str, float], node: str, seed: int) -> tuple[float, ...]:
+        """Return the values of a point in the user's units.
 
         Raises:
             CallError: it could not be measured.
@@ -201,7 +203,7 @@ class Child:
             raise
         if "failed" in answer:
             raise CallError(answer["failed"])
-        return float(answer["value"])
+        return tuple(map(float, answer["values"]))
 
     def _begun(self, job: Mapping[str, Any]) -> tuple[float, float] | None:
         """Have a job begun, and return when it is late; by a new process where the last ended before it took it up."""

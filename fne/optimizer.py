@@ -12,7 +12,7 @@ It runs the same strategies, node tasks and messages as `fne train`, with nodes 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -85,16 +85,16 @@ class Optimizer:
                 raise FneError(f"Optimizer: {key} = {number!r}: must be a whole number >= {least}")
         entry = registry.entry("strategy", strategy)
         if entry.task != "SearchTask":
-            raise FneError(f"strategy = {strategy!r}: trains models; Optimizer takes one that searches a problem")
+            does = "trains models" if entry.task == "LearningTask" else "searches for several objectives at once"
+            raise FneError(f"strategy = {strategy!r}: {does}; Optimizer takes one for a point, such as fdd_ea_plus")
         given = {"runs": 1, **settings} if "runs" in entry.settings else dict(settings)
         made, mistakes = check(registry.settings_model(entry), given, f"strategy {strategy!r}")
         if mistakes:
             raise ConfigError([f"Optimizer: {m.key} = {given.get(m.key)!r}: {m.text}" for m in mistakes])
         if made.get("runs", 1) != 1:
             raise FneError(f"runs = {made['runs']}: must be 1: make an Optimizer for each")
-        self._strategy: Strategy = registry.load("strategy", strategy)(
-            SearchTask(self._space, nodes), seed=seed, **made
-        )
+        strategize: Callable[..., Strategy] = registry.load("strategy", strategy)
+        self._strategy = strategize(SearchTask(self._space, nodes), seed=seed, **made)
         names = (POOLED,) if getattr(self._strategy, "pooled", False) else node_names(nodes)
         self._engine = LocalEngine(worker_of(dict.fromkeys(names, Objective(self._told)), seed))
         self._request: Request | None = None
@@ -182,12 +182,12 @@ class Optimizer:
             self._request, self._pending = None, []
 
     def _told(self, points: Tensor, seeds: Tensor, nodes: Sequence[str]) -> Tensor:
-        """Return what was told of points `[L, n, d]`: how this process's nodes measure."""
+        """Return what was told of points `[L, n, d]`, `[L, n, 1]`: how this process's nodes measure."""
         rows = [
             [self._values.get((node, _key(point)), math.nan) for point in row]
             for row, node in zip(points, nodes, strict=True)
         ]
-        return torch.tensor(rows, dtype=torch.float64)
+        return torch.tensor(rows, dtype=torch.float64).unsqueeze(-1)
 
     def _given(self, point: Tensor) -> Point:
         named = self._space.named(point)

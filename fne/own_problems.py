@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
-from fne.calling import TOLD, CallError, load, of_function
+from fne.calling import TOLD, Call, CallError, load, of_function
 from fne.errors import SettingError
 from fne.measuring import Child, Measuring
 from fne.registry import Key, register
@@ -35,14 +35,20 @@ def callable_problem(
     ] = None,
     retries: Annotated[int, Key("further tries of a point that could not be measured", ge=0)] = 0,
     parallel: Annotated[int, Key("points that are measured at once", unit="processes", ge=1)] = 1,
+    objectives: Annotated[
+        tuple[str, ...],
+        Key("names of what is measured, all smaller is better", min_length=1, allowed="[name, ..], at least one text"),
+    ] = ("value",),
 ) -> Problem:
     """Measure by a Python function of the variables.
 
     It is called with the variables by name, and with `node=` (the node's name) and `seed=` (the run's) if it has
-    parameters of these names; it returns a number. With a time limit, or where several points are measured at once, it
-    runs in processes of its own, else in this one.
+    parameters of these names; it returns a number. Of several objectives it returns a mapping by their names, or so
+    many numbers in their order. With a time limit, or where several points are measured at once, it runs in processes
+    of its own, else in this one.
     """
     space = space_of(variables, integer, log)
+    _check_names(objectives)
     try:
         found = _checked(function, space)
     except CallError as error:
@@ -50,9 +56,11 @@ def callable_problem(
         raise SettingError("problem.function", function, allowed) from error
     code = _digest(found)
     if time_limit is None and parallel == 1:
-        return Problem(space, Measuring(space, "problem.function", [of_function(found)], retries), code=code)
-    children = [Child({"function": function}, time_limit) for _ in range(parallel)]
-    return Problem(space, Measuring(space, "problem.function", children, retries), code=code)
+        calls: list[Call] = [of_function(found, objectives)]
+    else:
+        calls = [Child({"function": function, "objectives": objectives}, time_limit) for _ in range(parallel)]
+    measure = Measuring(space, "problem.function", calls, retries, len(objectives))
+    return Problem(space, measure, code=code, objectives=objectives)
 
 
 @register("problem", "command")
@@ -75,18 +83,31 @@ def command_problem(
     ] = None,
     retries: Annotated[int, Key("further tries of a point that could not be measured", ge=0)] = 0,
     parallel: Annotated[int, Key("points that are measured at once", unit="processes", ge=1)] = 1,
+    objectives: Annotated[
+        tuple[str, ...],
+        Key("names of what is measured, all smaller is better", min_length=1, allowed="[name, ..], at least one text"),
+    ] = ("value",),
 ) -> Problem:
     """Measure by a program that is started for each point.
 
     It reads one line of JSON on stdin, `{"point": {name: value, ..}, "node": text, "seed": number}`, and prints a
-    number as its last line on stdout.
+    number as its last line on stdout; of several objectives a JSON list of numbers in their order, or an object by
+    their names.
     """
     space = space_of(variables, integer, log)
+    _check_names(objectives)
     if shutil.which(command[0]) is None:
         allowed = f"a program and its arguments: there is no {command[0]!r} that can be run"
         raise SettingError("problem.command", list(command), allowed)
-    children = [Child({"command": list(command)}, time_limit) for _ in range(parallel)]
-    return Problem(space, Measuring(space, "problem.command", children, retries))
+    what = {"command": list(command), "objectives": objectives}
+    children = [Child(what, time_limit) for _ in range(parallel)]
+    measure = Measuring(space, "problem.command", children, retries, len(objectives))
+    return Problem(space, measure, objectives=objectives)
+
+
+def _check_names(objectives: tuple[str, ...]) -> None:
+    if not all(objectives) or len(set(objectives)) < len(objectives):
+        raise SettingError("problem.objectives", list(objectives), "names that differ, none of them empty")
 
 
 def _digest(function: Callable[..., object]) -> str:

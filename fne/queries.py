@@ -1,11 +1,6 @@
-"""Node tasks of a search: measure points, build a surrogate of what was measured, tell the best.
+"""Node tasks of a search for the least of one objective: measure points, build a surrogate of them, tell the best.
 
-A node keeps in its memory what it was asked, a row a run: `points [B, C, d]` of the cube, `measured [B, C]` (NaN where
-it could not measure, or where nothing was asked), `exact [B, C]`, the same without noise, and `asked [B]`.
-Run b of several side by side is the run of seed `header.seed + b`, and draws what that one draws, but for noise.
-
-Requests hold `points`: common `[B, n, d]` for all runs, or private `[r, n, d]` for those in `runs [r]`; a node without
-`runs` takes part in all.
+What requests hold and nodes keep is said in `fne.archive`.
 """
 
 from __future__ import annotations
@@ -17,16 +12,12 @@ import torch
 from torch import Tensor
 
 from fne import randomness
-from fne.errors import RunError
+from fne.archive import MEASURED, POINTS, held, measure_asked, runs_of
 from fne.node import Node, Worker, payload_of
-from fne.objective import Objective, measured
 from fne.registry import Key, register
 from fne.surrogates import rbfn
 from fne.surrogates.rbfn import Network
 from fne.types import Header, Request, Tensors
-
-POINTS, MEASURED, EXACT, ASKED = "points", "measured", "exact", "asked"
-"""Names in a node's memory."""
 
 
 @register("task", "measure")
@@ -44,9 +35,9 @@ def measure_task(
     """
     points = request.common["points"].double()
     if not recall:
-        _measure(nodes, request)
+        measure_asked(nodes, request)
     for node in nodes:
-        runs = _runs(node, request)
+        runs = runs_of(node, request)
         value = torch.zeros(points.shape[:2], dtype=torch.float64)
         count = torch.zeros(points.shape[:2], dtype=torch.int64)
         if POINTS in node.memory:
@@ -74,8 +65,8 @@ def surrogate_task(
     is wanted, if not all of `runs`. Yields the networks, float32: `centres [f, m, d]`, `widths`, `weights [f, m]`,
     `bias [f]`, and `samples [f]`, int64: a network of none is zeros.
     """
-    _measure(nodes, request)
-    wanted = [payload_of(request, node).get("fit", _runs(node, request)) for node in nodes]
+    measure_asked(nodes, request)
+    wanted = [payload_of(request, node).get("fit", runs_of(node, request)) for node in nodes]
     sizes = [len(runs) for runs in wanted]
     if not sum(sizes):
         yield from ({"samples": torch.zeros(0, dtype=torch.int64)} for _ in nodes)
@@ -87,98 +78,10 @@ def surrogate_task(
         yield {name: values[rows] for name, values in told.items()}
 
 
-@register("task", "release")
-def release_task(worker: Worker, nodes: Sequence[Node], request: Request) -> Iterator[Tensors]:
-    """Tell the best point that the node has measured, and its value: what an owner agrees to at a run's end.
-
-    Yields `point [B, d]` of the cube and `value [B]`, NaN where nothing was measured.
-    """
-    for node in nodes:
-        if POINTS not in node.memory:
-            raise RunError("nothing was ever asked of this node")
-        values = node.memory[MEASURED]
-        best = torch.where(values.isnan(), torch.inf, values).argmin(dim=1)
-        rows = torch.arange(len(best))
-        yield {"point": node.memory[POINTS][rows, best], "value": values[rows, best]}
-
-
-# ------------------------------------------------------------------------------------------------ archive
-def _runs(node: Node, request: Request) -> Tensor:
-    """Return the runs in which a node takes part, int64 `[r]`."""
-    runs = request.private.get(node.name, {}).get("runs")
-    return torch.arange(len(request.common["points"])) if runs is None else runs
-
-
-def _measure(nodes: Sequence[Node], request: Request) -> None:
-    """Let all nodes measure what they are asked, and keep it."""
-    runs = [_runs(node, request) for node in nodes]
-    points = [
-        private["points"].double() if "points" in private else request.common["points"][own].double()
-        for own, private in ((r, request.private.get(n.name, {})) for n, r in zip(nodes, runs, strict=True))
-    ]
-    rows = [node for node, own in zip(nodes, runs, strict=True) for _ in own]
-    objectives = [_objective(node) for node in rows]
-    seeds = request.header.seed + torch.cat(runs)
-    values, exact = measured(
-        objectives, torch.cat(points), seeds, [n.name for n in rows], _noise(nodes, runs, points, request.header)
-    )
-    count = len(request.common["points"])
-    sizes = [len(own) for own in runs]
-    found = zip(torch.split(values, sizes), torch.split(exact, sizes), strict=True)
-    for node, own, asked, (value, truth) in zip(nodes, runs, points, found, strict=True):
-        if POINTS not in node.memory:
-            node.memory.update(_empty(_objective(node), count, asked.shape[-1]))
-        _keep(node, own, asked, value, truth)
-
-
-def _objective(node: Node) -> Objective:
-    if node.objective is None:
-        raise RunError("this node has no problem to measure")
-    return node.objective
-
-
-def _noise(nodes: Sequence[Node], runs: Sequence[Tensor], points: Sequence[Tensor], header: Header) -> Tensor:
-    """Return standard normal numbers `[L, n]` that the server cannot repeat."""
-    drawn = []
-    for node, own, asked in zip(nodes, runs, points, strict=True):
-        size = asked.shape[1]
-        if not _objective(node).noise:
-            drawn.append(torch.zeros(len(own), size, dtype=torch.float64))
-            continue
-        for run in own.tolist():
-            draw = node.private_generator(header, f"noise {run}")
-            drawn.append(torch.randn(1, size, generator=draw, dtype=torch.float64))
-    return torch.cat(drawn)
-
-
-def _empty(objective: Objective, runs: int, d: int) -> dict[str, Tensor]:
-    """Return the memory of a node that was asked nothing yet: what it knows from the start, for each run."""
-    points, values = objective.known or (torch.zeros(0, d, dtype=torch.float64), torch.zeros(0, dtype=torch.float64))
-    repeated = values.repeat(runs, 1)
-    return {
-        POINTS: points.repeat(runs, 1, 1), MEASURED: repeated, EXACT: repeated,
-        ASKED: torch.full((runs,), len(values), dtype=torch.int64),
-    }  # fmt: skip
-
-
-def _keep(node: Node, runs: Tensor, points: Tensor, values: Tensor, exact: Tensor) -> None:
-    """Add points `[r, n, d]` and values `[r, n]` to the rows of these runs."""
-    memory = node.memory
-    places = memory[ASKED][runs].unsqueeze(1) + torch.arange(points.shape[1])
-    width = max(memory[MEASURED].shape[1], int(places.max()) + 1 if places.numel() else 0)
-    for name, new in ((POINTS, points), (MEASURED, values), (EXACT, exact)):
-        kept = _padded(memory[name], width).clone()
-        kept[runs.unsqueeze(1), places] = new
-        memory[name] = kept
-    asked = memory[ASKED].clone()
-    asked[runs] += points.shape[1]
-    memory[ASKED] = asked
-
-
 def _recalled(node: Node, runs: Tensor, points: Tensor) -> tuple[Tensor, Tensor]:
     """Return what the node measured at points `[r, n, d]`, 0 where nothing, and how often: 0 or 1; `[r, n]` both."""
-    held, values = node.memory[POINTS][runs], node.memory[MEASURED][runs]
-    same = (held.unsqueeze(1) == points.unsqueeze(2)).all(dim=-1) & values.isfinite().unsqueeze(1)
+    kept, values = node.memory[POINTS][runs], node.memory[MEASURED][runs, :, 0]
+    same = (kept.unsqueeze(1) == points.unsqueeze(2)).all(dim=-1) & values.isfinite().unsqueeze(1)
     there = same.any(dim=2)
     value = values.nan_to_num().gather(1, same.int().argmax(dim=2))
     return torch.where(there, value, 0.0), there.long()
@@ -198,11 +101,8 @@ def _networks(
     most: int,
 ) -> tuple[Network, Tensor]:
     """Return a network for each node and run wanted, `[L]`, and the samples that it is of; one pass for all."""
-    widest = max(node.memory[MEASURED].shape[1] for node in nodes)
-    points, values = (
-        torch.cat([_padded(node.memory[name][runs], widest) for node, runs in zip(nodes, wanted, strict=True)])
-        for name in (POINTS, MEASURED)
-    )
+    points, values = held(nodes, wanted)
+    values = values[..., 0]
     valid = values.isfinite()
     order = torch.where(valid, values, torch.inf).argsort(dim=1, stable=True)
     if most:
@@ -227,15 +127,6 @@ def _networks(
         u.to(device), epochs=epochs, lr=lr, reading=reading, received=received,
     )  # fmt: skip
     return network, valid.sum(dim=1)
-
-
-def _padded(rows: Tensor, width: int) -> Tensor:
-    """Return `[r, C, ...]` with C made `width`: zeros for points, NaN for values."""
-    missing = width - rows.shape[1]
-    if not missing:
-        return rows
-    fill = torch.nan if rows.dim() == 2 else 0.0
-    return torch.cat([rows, rows.new_full((rows.shape[0], missing, *rows.shape[2:]), fill)], dim=1)
 
 
 def _public(node: Node, header: Header, run: int) -> torch.Generator:

@@ -68,7 +68,7 @@ class Entry:
     settings: dict[str, tuple[Any, Any]] = field(repr=False)
     """key -> (annotation, default), `...` where there is no default."""
     task: str = "LearningTask"
-    """What a strategy is for: the type of its first parameter, `LearningTask` or `SearchTask`."""
+    """What a strategy is for: the type of its first parameter, `LearningTask`, `SearchTask` or `FrontTask`."""
 
     @property
     def summary(self) -> str:
@@ -293,11 +293,12 @@ def _constructor(node: ast.ClassDef | ast.FunctionDef) -> ast.FunctionDef | None
 
 
 def _task(function: ast.FunctionDef | None, node: ast.ClassDef | ast.FunctionDef) -> str:
-    """Return `SearchTask` where that is the type of the first parameter, else `LearningTask`."""
+    """Return `SearchTask` or `FrontTask` where that is the type of the first parameter, else `LearningTask`."""
     arguments = [*function.args.posonlyargs, *function.args.args] if function else []
     first = arguments[isinstance(node, ast.ClassDef) :][:1]
     written = ast.unparse(first[0].annotation).strip("'\"") if first and first[0].annotation else ""
-    return "SearchTask" if written.rpartition(".")[2] == "SearchTask" else "LearningTask"
+    name = written.rpartition(".")[2]
+    return name if name in ("SearchTask", "FrontTask") else "LearningTask"
 
 
 def _settings(function: ast.FunctionDef, where: str) -> dict[str, tuple[Any, Any]]:

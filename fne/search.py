@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from fne.errors import SettingError
 from fne.experiment import POOLED, check_quorum, engine_values
 from fne.node import Node, Secrets, Worker
 from fne.objective import Objective, read_known, slot
-from fne.space import Problem, SearchTask
+from fne.space import FrontTask, Problem, SearchTask
 from fne.types import Samples, Strategy
 
 
@@ -60,24 +60,53 @@ def build_search(config: SearchConfig) -> Search:
     make: Callable[..., Problem] = registry.load("problem", section.name)
     problem = make(**section.settings)
     strategize: Callable[..., Strategy] = registry.load("strategy", config.strategy.name)
-    strategy = strategize(
-        SearchTask(problem.space, section.nodes, device.type), seed=config.seed, **config.strategy.settings
-    )
+    several = registry.entry("strategy", config.strategy.name).task == "FrontTask"
+    _check_objectives(config, problem, several=several)
+    count = len(problem.objectives)
+    task = SearchTask(problem.space, section.nodes, device.type)
+    if several:
+        task = FrontTask(problem.space, section.nodes, device.type, count)
+    strategy = strategize(task, seed=config.seed, **config.strategy.settings)
     if section.known is not None and not getattr(strategy, "takes_known", False):
         allowed = f"null with strategy.name = {config.strategy.name!r}, which sees only points that it asked for"
         raise SettingError("problem.known", section.known, allowed)
+    pooled = getattr(strategy, "pooled", False)
+    names = node_names(section.nodes)
+    _check_declines(config, names if getattr(strategy, "releases", not pooled) else ())
     objectives = {}
-    if getattr(strategy, "pooled", False):  # where all data lie everything can be measured that somebody can measure
-        objectives[POOLED] = Objective(problem.measure, section.noise)
+    if pooled:  # where all data lie everything can be measured that somebody can measure
+        objectives[POOLED] = Objective(problem.measure, section.noise, objectives=count)
     else:
-        for number, name in enumerate(node_names(section.nodes)):
+        for number, name in enumerate(names):
             path = None if section.known is None else Path(section.known.replace("{node}", name))
-            known = None if path is None else read_known(path, problem.space)
+            known = None if path is None else read_known(path, problem.space, problem.objectives)
             infeasible = slot(number, section.nodes, section.infeasible)
-            objectives[name] = Objective(problem.measure, section.noise, infeasible, known)
+            objectives[name] = Objective(
+                problem.measure, section.noise, infeasible, known, count, declines=name in section.declines
+            )
     request = strategy.ask(tuple(sorted(objectives)))  # what cannot be asked: before there is a folder
     check_quorum(config, getattr(strategy, "fewest", len(request.nodes)))
     return Search(config, problem, strategy, worker_of(objectives, config.seed, device))
+
+
+def _check_objectives(config: SearchConfig, problem: Problem, *, several: bool) -> None:
+    """Raise `SettingError` where a strategy for one objective has more of them, or one for several has one."""
+    count = len(problem.objectives)
+    if (count > 1) == several:
+        return
+    fitting = "one objective, such as fdd_ea" if several else "several objectives, such as fdd_ea_mo"
+    ours = f"problem.name = {config.problem.name!r} has {count}: {', '.join(problem.objectives)}"
+    raise SettingError("strategy.name", config.strategy.name, f"a strategy for {fitting} ({ours})")
+
+
+def _check_declines(config: SearchConfig, names: Sequence[str]) -> None:
+    """Raise `SettingError` where a node that is to decline is not among those `names` that are asked for a release."""
+    allowed = f"names of nodes: {', '.join(names)}"
+    if not names:
+        allowed = f"left out with strategy.name = {config.strategy.name!r}, which ends without a release"
+    for name in config.problem.declines:
+        if name not in names:
+            raise SettingError("problem.declines", name, allowed)
 
 
 def worker_of(objectives: Mapping[str, Objective], seed: int, device: torch.device | None = None) -> Worker:

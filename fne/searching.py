@@ -7,7 +7,6 @@ the cube [-1, 1]^d.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -237,18 +236,3 @@ class SurrogateRounds:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over what `state_dict` returned."""
         self._network, self._points, self.asked = dict(state["network"]), state["points"], state["asked"]
-
-
-# ------------------------------------------------------------------------------------------------ release
-def release_request(seed: int, step: int, nodes: Sequence[str]) -> Request:
-    """Return the request by which each node tells the best that it knows."""
-    return Request(Header(seed, step), "release", tuple(nodes))
-
-
-def released(round_: Round) -> Result:
-    """Return the best of what nodes told, for each run."""
-    points = torch.stack([reply.payload["point"] for reply in round_.replies])
-    values = torch.stack([reply.payload["value"] for reply in round_.replies])
-    least, node = torch.where(values.isnan(), torch.inf, values).min(dim=0)
-    best = points[node, torch.arange(len(node))]
-    return Result("point", best, values=torch.where(least < math.inf, least, torch.nan))

@@ -69,8 +69,9 @@ class ProblemNodes(Section):
     ] = 0
     known: Annotated[
         str | None,
-        Key("CSV of points that are known, {node} stands for the node's name: its columns are the variables and value"),
+        Key("CSV of known points, {node} stands for the node's name: its columns are the variables and the objectives"),
     ] = None
+    declines: Annotated[tuple[str, ...], Key("nodes that decline to release what they found")] = ()
 
 
 class ProblemSection(ProblemNodes, NamedSection):
@@ -78,7 +79,7 @@ class ProblemSection(ProblemNodes, NamedSection):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the section as in YAML."""
-        own = {"nodes": self.nodes, "noise": self.noise, "infeasible": self.infeasible, "known": self.known}
+        own = {key: getattr(self, key) for key in ProblemNodes.model_fields}
         return {"name": self.name, **own, **self.settings}
 
 

@@ -7,7 +7,7 @@ bounds is the origin matters: FDD-EA sorts centres by their norm, and averaging 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -138,10 +138,11 @@ def space_of(bounds: Mapping[str, Sequence[float]], integer: Sequence[str] = (),
 
 
 class Measure(Protocol):
-    """Evaluates an objective: `measure(points [L, n, d], seeds [L], nodes [L])` -> values `[L, n]`, float64, on CPU.
+    """Evaluates M objectives: `measure(points [L, n, d], seeds [L], nodes [L])` -> `[L, n, M]`, float64, on CPU.
 
     Row i belongs to the run of seed `seeds[i]` (several runs may go side by side) and is asked of node `nodes[i]`.
-    NaN where no value could be had. Smaller is better.
+    NaN where no value could be had: a point that has not got all its values counts as one that has none. Smaller is
+    better.
     """
 
     def __call__(self, points: Tensor, seeds: Tensor, nodes: Sequence[str]) -> Tensor: ...
@@ -156,12 +157,16 @@ class Problem:
         measure: how nodes measure; points of the cube, those of integer variables snapped.
         optimum: the least value if known, for reports.
         code: digest of the user's code that measures, if any: a run is resumed with the same.
+        objectives: names of what is measured at a point, M of them, in order.
+        front: returns points `[n, M]` of the Pareto front if known, for reports.
     """
 
     space: Space
     measure: Measure
     optimum: float | None = None
     code: str = ""
+    objectives: tuple[str, ...] = ("value",)
+    front: Callable[[], Tensor] | None = None
 
     def keep(self, journal: Path) -> None:
         """Let a measure that can (`keep`) write each value to a file at once, and take up what is there."""
@@ -189,3 +194,14 @@ class SearchTask:
     space: Space
     nodes: int
     device: str = "cpu"
+
+
+@dataclass(frozen=True)
+class FrontTask(SearchTask):
+    """What a strategy that looks for a Pareto front is given.
+
+    Args:
+        objectives: how many values a point has, at least two; M.
+    """
+
+    objectives: int = 2

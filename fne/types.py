@@ -249,9 +249,12 @@ class LearningTask:
 
 @dataclass(frozen=True)
 class Result:
-    """What a run yields: a model's genes `[D]` and buffers; of B runs of a search points `[B, d]` and values `[B]`."""
+    """What a run yields: a model's genes `[D]` and buffers, or what B runs of a search have found.
 
-    kind: Literal["model", "point"]
+    That is points `[B, d]` and values `[B]`, or fronts, points `[B, n, d]` and values `[B, n, M]`, padded with NaN.
+    """
+
+    kind: Literal["model", "point", "front"]
     parameters: Tensor
     buffers: Tensors = field(default_factory=dict)
     values: Tensor | None = None
@@ -266,9 +269,10 @@ class Strategy(Protocol):
     """A method: a plain class, no base. Hyper-parameters are keyword-only with the paper's values as defaults.
 
     Some members are optional: `pooled = True` (not federated: all data go to one node), `validates = False` (never
-    looks at validation data, which may be empty then), of searches `takes_known = True` (`problem.known` is of use) and
-    `fewest` (nodes in a step), `champion()`, the step's `Result` that `watch.champions` keeps, and for `wire=lineage`
-    both `lineage` (a `fne.evolution.lineage.Lineage`) and `decision`, the last it was advanced by (`None` before).
+    looks at validation data, which may be empty then), of searches `takes_known = True` (`problem.known` is of use),
+    `releases` (owners are asked at the end), `secure` (whether that must be set, or must not) and `fewest` (nodes in a
+    step), `champion()`, the step's `Result` that `watch.champions` keeps, and for `wire=lineage` both `lineage` (a
+    `fne.evolution.lineage.Lineage`) and `decision`, the last it was advanced by (`None` before).
     """
 
     seed: int

@@ -13,8 +13,10 @@ from numpy.typing import NDArray
 from fne.cli import main
 from fne.config import load_config
 from fne.engines.local import LocalEngine
-from fne.errors import FneError, RunError
+from fne.errors import FneError, RunError, SettingError
 from fne.loop import run
+from fne.optimizer import Optimizer
+from fne.releasing import ReleaseWarning
 from fne.search import Search, build_search
 from fne.training import train
 from fne.watch.checkpoint import Checkpoint
@@ -79,7 +81,7 @@ def test_a_round_against_a_computation_by_hand() -> None:
     for reply in round_.replies:
         network = {k: reply.payload[k][0].numpy().astype(np.float64) for k in ("centres", "widths", "weights", "bias")}
         memory = made.worker.nodes[reply.node].memory
-        x, y = memory["points"][0].numpy(), memory["measured"][0].numpy()
+        x, y = memory["points"][0].numpy(), memory["measured"][0, :, 0].numpy()
         assert len(y) == 16 == int(reply.payload["samples"][0])
         norms = (network["centres"] ** 2).sum(axis=1)
         assert (np.diff(norms) >= -1e-6).all()
@@ -144,7 +146,7 @@ def test_nodes_do_not_measure_where_they_cannot() -> None:
     for _ in range(5):
         made.strategy.tell(engine.send(made.strategy.ask(engine.nodes)))
     for number, node in enumerate(made.worker.nodes.values()):
-        first, values = node.memory["points"][0, :, 0], node.memory["measured"][0]
+        first, values = node.memory["points"][0, :, 0], node.memory["measured"][0, :, 0]
         low, high = -1 + number / 10, min(-1 + (number + 5) / 10, 1)  # eq. (18), (19): 20 slots of [-1, 1]
         assert torch.equal(values.isnan(), (first >= low) & (first <= high))
     assert any(node.memory["measured"].isnan().any() for node in made.worker.nodes.values())
@@ -171,7 +173,7 @@ def test_the_most_training_samples_are_the_best() -> None:
     trained = [reply for reply in replies if len(reply.payload["samples"])]
     assert {int(reply.payload["samples"][0]) for reply in trained} == {8}
     memory = made.worker.nodes[trained[0].node].memory
-    best = memory["points"][0][memory["measured"][0].argsort()[:8]]
+    best = memory["points"][0][memory["measured"][0, :, 0].argsort()[:8]]
     centres = trained[0].payload["centres"][0].double()
     assert (centres >= best.amin(dim=0) - 1e-6).all()
     assert (centres <= best.amax(dim=0) + 1e-6).all()
@@ -184,6 +186,35 @@ def test_points_known_from_the_start_are_trained_on_and_may_be_the_best(tmp_path
     assert summary["best_value"] == 0.001
     assert summary["best_point"] == pytest.approx({"x1": 0.01, "x2": 0.02, "x3": 0.0})
     assert summary["evaluations"] == 4 + 4
+
+
+# ------------------------------------------------------------------------------------------------ release
+def test_an_owner_may_decline_to_release_and_the_others_tell_the_best(tmp_path: Path) -> None:
+    """Also where those that are left are fewer than the quorum: a refusal is an answer."""
+    known = "x1,x2,x3,value\n0,0,0,0.001\n"  # the best, which only the one that declines knows
+    for number in range(5):
+        (tmp_path / f"node-{number:03d}.csv").write_text(known if number == 2 else "x1,x2,x3,value\n1,1,1,90\n")
+    given = config({"nodes": 5, "known": f"{tmp_path}/{{node}}.csv", "declines": ["node-002", "node-004"]})
+    given["strategy"]["participation"] = 0.8
+    given["engine"] = {"quorum": 4}
+    summary = train(given, out=tmp_path / "run")
+    assert 0.001 < summary["best_value"] < 90
+    *before, last = read_history(tmp_path / "run")
+    assert all(line["failures"] == {} for line in before)
+    assert last["failures"] == dict.fromkeys(["node-002", "node-004"], "its owner declines to release what it found")
+    given["problem"]["declines"] = []
+    assert train(given, out=tmp_path / "all")["best_value"] == 0.001
+
+
+def test_where_all_owners_decline_the_result_is_what_the_server_knew_and_that_is_said(tmp_path: Path) -> None:
+    given = config({"nodes": 2, "declines": ["node-000", "node-001"]})
+    with pytest.warns(
+        ReleaseWarning, match=r"no node released what it found \(node-000: its owner declines to release"
+    ):
+        summary = train(given, out=tmp_path / "run")
+    unreleased = train(config({"nodes": 2}, release=False), out=tmp_path / "other")
+    assert summary["best_value"] is unreleased["best_value"] is None
+    assert summary["best_point"] == unreleased["best_point"]
 
 
 # ------------------------------------------------------------------------------------------------ what goes wrong
@@ -224,6 +255,23 @@ def test_a_problem_that_nobody_can_measure_ends_the_run(tmp_path: Path) -> None:
         ({"wire": "lineage"}, "wire = 'lineage': must be tensors or auto with a problem"),
         ({"problem": {"name": "ellipsoid", "known": "no.csv"}}, "no.csv: cannot be read"),
         ({"problem": {"name": "ellipsoid", "known": "a\0b"}}, "must be a path"),
+        (
+            {"problem": {"name": "ellipsoid", "nodes": 2, "declines": ["node-001", "site-1"]}},
+            "problem.declines = 'site-1': must be names of nodes: node-000, node-001",
+        ),
+        (
+            {"strategy": {"name": "dycors"}, "problem": {"name": "ellipsoid", "declines": ["node-000"]}},
+            "must be left out with strategy.name = 'dycors', which ends without a release",
+        ),
+        (
+            {"strategy": {"name": "fdd_ea_plus"}, "problem": {"name": "ellipsoid", "declines": ["node-000"]}},
+            "must be left out with strategy.name = 'fdd_ea_plus', which ends without a release",
+        ),
+        (
+            {"problem": {"name": "command", "command": ["cat"], "variables": {"x": [0, 1]}, "objectives": ["a", "b"]}},
+            "strategy.name = 'fdd_ea': must be a strategy for several objectives, such as fdd_ea_mo (problem.name = "
+            "'command' has 2: a, b)",
+        ),
         ({"engine": {"quorum": 5}}, "engine.quorum = 5: must be at most the number of nodes in a step, 4"),
         (
             {"strategy": {"name": "fdd_ea_plus"}, "problem": {"name": "ellipsoid", "known": "no.csv"}},
@@ -236,6 +284,17 @@ def test_mistakes_are_told_by_key(changed: dict[str, Any], text: str, tmp_path: 
         train({**config(), **changed}, out=tmp_path / "run")
     assert text in str(caught.value)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_strategy_for_several_objectives_needs_them() -> None:
+    with pytest.raises(SettingError) as caught:
+        build_search(load_config({**config(), "strategy": "fdd_ea_mo"}))
+    assert str(caught.value) == (
+        "strategy.name = 'fdd_ea_mo': must be a strategy for one objective, such as fdd_ea (problem.name = 'ellipsoid' "
+        "has 1: value)"
+    )
+    with pytest.raises(FneError, match="searches for several objectives at once; Optimizer takes one for a point"):
+        Optimizer([(0, 1)], strategy="fdd_ea_mo")
 
 
 @pytest.mark.parametrize(

@@ -82,6 +82,19 @@ def meet(x):
         time.sleep(0.01)
     return x
 
+BOTH = """{"cost": 1, "time": x} | {"time": np.float32(x), "cost": True + 0} | [1, x] | (1, x) | np.array([1, x])
+  | {"cost": 1} | {"cost": 1, "time": 2, "x": 3} | {1: 2, "time": 2} | [1] | [1, 2, 3] | np.ones((2, 2)) | 1.0 | "12"
+  | None | [1, "2"] | {"cost": float("nan"), "time": 2} | [[1], 2]"""
+def both(case, x):
+    import numpy as np
+    return eval(BOTH.split("|")[case].strip(), globals() | {"np": np, "x": x})
+
+def slow_pair(x, node):
+    with open("calls.txt", "a") as file:
+        file.write(f"{node} {x!r}\\n")
+    time.sleep(0.05)
+    return {"far": (x - 1) ** 2, "near": x**2}
+
 def at_exit(x):
     import atexit
     atexit.register((HERE / "left").touch)
@@ -105,6 +118,13 @@ if case == "status": print(1); sys.exit(4)
 if case == "killed": print(1, flush=True); os.kill(os.getpid(), 9)
 if case == "hangs": open("pids_of_command", "w").write(f"{os.getpid()} {os.getppid()}"); time.sleep(600)
 if case == "argument": print(len(sys.argv[2]))
+if case == "list": print(f"[1, {x}]")
+if case == "object": print(json.dumps({"time": x, "cost": 1}))
+if case == "short": print("[1]")
+if case == "names": print('{"cost": 1}')
+if case == "number": print(1.5)
+if case == "inf": print("[1, Infinity]")
+if case == "true": print("[true, 1]")
 """
 
 
@@ -134,15 +154,25 @@ def made() -> Iterator[Any]:
 
 
 def measure(problem: Problem, *points: dict[str, float], nodes: tuple[str, ...] = ("node-0",), seed: int = 5) -> Any:
-    """Return the values of points at nodes, a list or (of several nodes) a list of lists, and the warnings' texts."""
+    """Return the values of points at nodes, a list or (of several nodes) a list of lists, and the warnings' texts.
+
+    Of several objectives the value of a point is a list.
+    """
     rows = torch.tensor([[point[name] for name in problem.space.names] for point in points], dtype=torch.float64)
     cube = problem.space.to_cube(rows).expand(len(nodes), *rows.shape)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         values = problem.measure(cube, torch.full((len(nodes),), seed), nodes)
     assert values.dtype == torch.float64
+    assert values.shape == (*cube.shape[:2], len(problem.objectives))
     assert all(w.category is MeasurementWarning for w in caught)
-    lists = [[None if value != value else value for value in row] for row in values.tolist()]
+    failed = values.isnan()
+    assert torch.equal(failed.all(dim=2), failed.any(dim=2))
+    told = values[..., 0] if len(problem.objectives) == 1 else values
+    lists = [
+        [None if lost else value for value, lost in zip(*row, strict=True)]
+        for row in zip(told.tolist(), failed.any(dim=2).tolist(), strict=True)
+    ]
     return lists[0] if len(nodes) == 1 else lists, [str(w.message) for w in caught]
 
 
@@ -207,6 +237,43 @@ def test_what_is_a_number_and_what_is_not(made: Any, own_process: bool) -> None:
         "problem.function: a could not measure case = 6: it returned nan, which is not one finite number"
     ]
     assert "(so far 100 of 106). If that is not meant, mend what is called or change problem.variables" in told[0]
+
+
+NOT_BOTH = [
+    "returned {'cost': 1}, which must have the names cost, time",
+    "returned {'cost': 1, 'time': 2, 'x': 3}, which must have the names cost, time",
+    "returned {1: 2, 'time': 2}, which must have the names cost, time",
+    "returned [1], which is not 2 numbers: cost, time",
+    "returned [1, 2, 3], which is not 2 numbers: cost, time",
+    "returned array([[1., 1.], [1., 1.]]), which is not 2 numbers: cost, time",
+    "returned 1.0, which is not 2 numbers: cost, time",
+    "returned '12', which is not 2 numbers: cost, time",
+    "returned None, which is not 2 numbers: cost, time",
+    "returned '2' for time, which is not one finite number",
+    "returned nan for cost, which is not one finite number",
+    "returned [1] for cost, which is not one finite number",
+]
+
+
+@pytest.mark.parametrize("own_process", [False, True])
+def test_what_a_function_of_two_objectives_returns(made: Any, own_process: bool) -> None:
+    cases = 5 + len(NOT_BOTH)
+    problem = made("callable", function="own.py:both", variables={"case": (0, cases - 1), "x": (0, 8)},
+                   integer=("case",), objectives=("cost", "time"), time_limit=60 if own_process else None)  # fmt: skip
+    assert problem.objectives == ("cost", "time")
+    values, told = measure(problem, *({"case": number, "x": 3} for number in range(cases)))
+    assert values == [[1, 3]] * 5 + [None] * len(NOT_BOTH)
+    assert [why(text) for text in told] == NOT_BOTH[:10]
+    if not own_process:  # and the last two, of another count of failures
+        told = measure(made("callable", function="own.py:both", variables={"case": (0, 99), "x": (0, 8)},
+                            integer=("case",), objectives=("cost", "time")),
+                       *({"case": number, "x": 3} for number in (15, 16)))[1]  # fmt: skip
+        assert [why(text) for text in told] == NOT_BOTH[10:]
+
+
+def test_one_objective_of_another_name_is_a_number_all_the_same(made: Any) -> None:
+    problem = made("callable", function="own.py:quadratic", objectives=("loss",))
+    assert measure(problem, {"x": 3}) == ([pytest.approx(9)], [])
 
 
 @pytest.mark.parametrize("function", ["own.py:told", "own:told", "{here}/own.py:told"])
@@ -365,6 +432,26 @@ def test_what_a_command_prints(made: Any, case: str, value: float | None, text: 
     assert [why(line) for line in told] == ([text] if text else [])
 
 
+@pytest.mark.parametrize(
+    ("case", "value", "text"),
+    [
+        ("list", [1, 1.5], ""),
+        ("object", [1, 1.5], ""),
+        ("short", None, "s last line was [1], which is not 2 numbers: cost, time"),
+        ("number", None, "s last line was 1.5, which is not 2 numbers: cost, time"),
+        ("text", None, "s last line was '1.5 metres', which is not 2 numbers: cost, time"),
+        ("names", None, "s last line was {'cost': 1}, which must have the names cost, time"),
+        ("inf", None, "s last line was inf for time, which is not one finite number"),
+        ("true", None, "s last line was True for cost, which is not one finite number"),
+    ],
+)
+def test_what_a_command_of_two_objectives_prints(made: Any, case: str, value: list[float] | None, text: str) -> None:
+    command = (sys.executable, "command.py", case)
+    values, told = measure(made("command", command=command, objectives=("cost", "time")), {"x": 1.5})
+    assert values == [value if value is None else pytest.approx(value)]
+    assert [why(line) for line in told] == ([text] if text else [])
+
+
 def test_no_shell_reads_a_command(made: Any) -> None:
     argument = "$(touch made); `touch made` && touch made *"
     problem = made("command", command=(sys.executable, "command.py", "argument", argument))
@@ -412,6 +499,8 @@ FUNCTION = "must be 'package.module:name' or 'path/to/file.py:name' of a functio
         ({"variables": {"x": (1, 0)}}, "variables.x = [1.0, 0.0]: must be [low, high], finite, low below high"),
         ({"variables": {"x": (1, 1)}}, "variables.x = [1.0, 1.0]: must be [low, high], finite, low below high"),
         ({"integer": ("y",)}, "problem.integer = 'y': must be names among the variables: x"),
+        ({"objectives": ("a", "a")}, "problem.objectives = ['a', 'a']: must be names that differ, none of them empty"),
+        ({"objectives": ("",)}, "problem.objectives = ['']: must be names that differ, none of them empty"),
         ({"log": ("y",)}, "problem.log = 'y': must be names among the variables: x"),
         ({"log": ("x",)}, "variables.x = [-10.0, 10.0]: must be above 0, since it is among the log variables"),
         (
@@ -458,6 +547,9 @@ VARIABLES = "must be {name: [low, high], ..}, at least one, finite numbers"
         ("command=[]", "command = []: must be [program, argument, ..], each text"),
         ("time_limit=0", "time_limit = 0: must be a number > 0 and <= 10000000 or null"),
         ("retries=-1", "retries = -1: must be a whole number >= 0"),
+        ("objectives=[]", "objectives = []: must be [name, ..], at least one text"),
+        ("objectives=cost", "objectives = 'cost': must be [name, ..], at least one text"),
+        ("objectives=[1]", "objectives = [1]: must be [name, ..], at least one text"),
         ("parallel=0", "parallel = 0: must be a whole number >= 1"),
     ],
 )  # fmt: skip
@@ -478,10 +570,10 @@ def test_a_mistake_ends_the_command_with_status_2(capsys: pytest.CaptureFixture[
 
 
 # ------------------------------------------------------------------------------------------------ known points
-def known(text: str | bytes) -> tuple[list[dict[str, float]], list[float]]:
+def known(text: str | bytes, *objectives: str) -> tuple[list[dict[str, float]], list[list[float]]]:
     space = space_of({"lr": (1e-3, 1), "epochs": (1, 9)}, ["epochs"], ["lr"])
     Path("known.csv").write_bytes(text if isinstance(text, bytes) else text.encode())
-    points, values = read_known(Path("known.csv"), space)
+    points, values = read_known(Path("known.csv"), space, objectives or ("value",))
     assert points.dtype == values.dtype == torch.float64
     assert torch.equal(points, space.snap(points))
     return [space.named(point) for point in points], values.tolist()
@@ -499,7 +591,23 @@ def known(text: str | bytes) -> tuple[list[dict[str, float]], list[float]]:
 def test_known_points(text: str) -> None:
     points, values = known(text)
     assert points == [{"lr": pytest.approx(0.1), "epochs": 3}, {"lr": 1, "epochs": 9}]
-    assert values == [7, -2.5]
+    assert values == [[7], [-2.5]]
+
+
+def test_known_points_of_two_objectives_have_their_names_as_columns() -> None:
+    points, values = known("time,lr,epochs,cost\n7,0.1,3,8\n-2.5,1,9,0\n", "cost", "time")
+    assert points == [{"lr": pytest.approx(0.1), "epochs": 3}, {"lr": 1, "epochs": 9}]
+    assert values == [[8, 7], [0, -2.5]]
+    for text, message in (
+        ("lr,epochs,value\n", ": its first line must name the columns lr, epochs, cost, time, not lr, epochs, value"),
+        ("lr,epochs,cost,time\n1,1,1,inf\n", ", line 2: time must be finite; leave failed points out"),
+        ("lr,epochs,cost,time\n1,1,1\n", ", line 2: must be 4 numbers, not '1,1,1'"),
+    ):
+        with pytest.raises(DataError) as caught:
+            known(text, "cost", "time")
+        assert str(caught.value).startswith(f"problem.known = known.csv{message}")
+    with pytest.raises(DataError, match="a variable is called 'lr', like the column of values: rename it"):
+        known("lr,epochs\n", "cost", "lr")
 
 
 @pytest.mark.parametrize(
@@ -530,6 +638,41 @@ def test_no_file_of_known_points(tmp_path: Path) -> None:
     for path in (Path("none.csv"), tmp_path):
         with pytest.raises(FneError, match=r"problem.known = .*: cannot be read: .*; give a CSV in UTF-8, or null"):
             read_known(path, space_of({"x": (0, 1)}))
+
+
+SEARCH_IN_TWO = """
+import sys
+from pathlib import Path
+import torch
+from fne.own_problems import callable_problem
+problem = callable_problem(function="own.py:slow_pair", variables={"x": (-1, 1)}, objectives=("far", "near"),
+                           parallel=int(sys.argv[1]))
+problem.keep(Path("measured.jsonl"))
+points = torch.linspace(-1, 1, 9).double().view(1, 9, 1).expand(2, 9, 1)
+values = problem.measure(points, torch.tensor([0, 0]), ["a", "b"])
+problem.close()
+assert torch.equal(values, torch.cat([(points - 1) ** 2, points**2], dim=2)), values
+"""
+
+
+@pytest.mark.parametrize("parallel", [1, 2])
+def test_a_killed_measurement_of_two_objectives_is_gone_on_with(parallel: int) -> None:
+    process = subprocess.Popen([sys.executable, "-c", SEARCH_IN_TWO, str(parallel)])
+    end = time.monotonic() + 60
+    while not (Path("calls.txt").exists() and len(Path("calls.txt").read_text().splitlines()) > 4):
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+    lines = [json.loads(line) for line in Path("measured.jsonl").read_text().splitlines()]
+    assert lines
+    for line in lines:
+        x = json.loads(line["of"])[0]["x"]
+        assert line["values"] == [(x - 1) ** 2, x**2]
+    subprocess.run([sys.executable, "-c", SEARCH_IN_TWO, str(parallel)], check=True, timeout=60)
+    measured = Path("calls.txt").read_text().splitlines()
+    assert len(set(measured)) == 18
+    assert len(measured) <= 18 + parallel
 
 
 @pytest.mark.parametrize("parallel", [1, 2])
@@ -585,7 +728,8 @@ def test_a_line_that_a_kill_cut_off_takes_no_other_with_it(made: Any, tmp_path: 
         file.write(b'{"of": "[{')
     # the first from the file, the second by a new count
     assert measure(kept(), {"x": 1.5}, {"x": 2})[0] == pytest.approx([11.5, 12])
-    assert [json.loads(line)["value"] for line in journal.read_bytes().splitlines()] == pytest.approx([11.5, 12])
+    lines = [json.loads(line)["values"] for line in journal.read_bytes().splitlines()]
+    assert lines == [[pytest.approx(11.5)], [pytest.approx(12)]]
     assert measure(kept(), {"x": 2}, {"x": 2})[0] == pytest.approx([12, 12])  # once from the file, once measured
     problem = kept()
     problem.forget()

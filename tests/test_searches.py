@@ -24,12 +24,15 @@ from fne.types import AGGREGATE, Request, Strategy
 from fne.watch.history import read_history
 
 SEARCHES = [name for name, found in catalogue("strategy").items() if found.task == "SearchTask"]
+"""Those for one objective."""
 PROBLEMS = [
     name
     for name, found in catalogue("problem").items()
-    if "dim" in found.settings and not found.module.startswith("fne_plugin_")
+    if not (found.module.startswith("fne_plugin_") or name in ("callable", "command"))
 ]
 """Test functions; a user's own are in test_own_problems.py."""
+NUMBERED = {"dtlz": {"number": 2}, "wfg": {"number": 4}}
+"""Problems of which there are several, with what says which."""
 SMALL = {"population": 8, "generations": 4, "rounds": 5, "evaluations": 5, "refit_every": 3}
 """Of the settings that a strategy has, those that make it fast."""
 
@@ -78,9 +81,10 @@ def test_search_keeps_the_contract(name: str) -> None:
     final = strategy.result()
     assert final.values is not None
     # what was found is what the problem says of the point, and no node has anything better
-    value = made.problem.measure(final.parameters.unsqueeze(1), torch.tensor([0, 1]), ["a", "a"])[:, 0]
+    value = made.problem.measure(final.parameters.unsqueeze(1), torch.tensor([0, 1]), ["a", "a"])[:, 0, 0]
     torch.testing.assert_close(final.values, value)
-    best = torch.stack([node.memory["measured"].nan_to_num(torch.inf).amin(1) for node in made.worker.nodes.values()])
+    values = [node.memory["measured"][..., 0] for node in made.worker.nodes.values()]
+    best = torch.stack([of_node.nan_to_num(torch.inf).amin(dim=1) for of_node in values])
     torch.testing.assert_close(final.values, best.amin(dim=0))
 
 
@@ -154,15 +158,30 @@ def test_a_search_of_which_nothing_can_be_measured_ends_with_an_error(name: str,
 
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_problem_keeps_the_contract(name: str) -> None:
-    for changed in ({}, {"shift": 0.5}, {"shift": 0.5, "rotate": True}):
-        problem: Problem = load("problem", name)(dim=4, **changed)
+    known = entry("problem", name).settings
+    for changed in ({}, {"dim": 6}, {"shift": 0.5}, {"shift": 0.5, "rotate": True}):
+        if not set(changed) <= set(known):
+            continue
+        given = {**NUMBERED.get(name, {}), **changed}
+        problem: Problem = load("problem", name)(**given)
+        count = len(problem.objectives)
+        assert count == len(set(problem.objectives)) > 0
         draw = torch.Generator().manual_seed(0)
-        points = 2 * torch.rand(3, 6, 4, generator=draw, dtype=torch.float64) - 1
+        points = 2 * torch.rand(3, 6, len(problem.space), generator=draw, dtype=torch.float64) - 1
         seeds = torch.tensor([5, 7, 5])
         values = problem.measure(points, seeds, ["a", "b", "c"])
-        assert (values.dtype, tuple(values.shape)) == (torch.float64, (3, 6))
-        assert bool((values >= (problem.optimum or 0)).all())
+        assert (values.dtype, tuple(values.shape)) == (torch.float64, (3, 6, count))
+        assert bool(values.isfinite().all())
         assert torch.equal(values, problem.measure(points, seeds, ["x", "y", "z"]))
         assert torch.equal(values[1:2], problem.measure(points[1:2], seeds[1:2], ["b"]))
         user = problem.space.to_user(points)
         torch.testing.assert_close(problem.space.to_cube(user), points)
+        if problem.optimum is not None:
+            assert count == 1
+            assert bool((values >= problem.optimum).all())
+        if problem.front is not None:  # none of its points is dominated by a point of the cube
+            front = problem.front().double()
+            assert front.shape[1:] == (count,)
+            assert bool(front.isfinite().all())
+            better = values.view(-1, 1, count) + 1e-6 < front
+            assert not bool(better.all(dim=2).any())

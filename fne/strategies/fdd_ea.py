@@ -33,7 +33,8 @@ from typing import Annotated, Any, Literal
 import torch
 
 from fne.registry import Key, register
-from fne.searching import Participation, SurrogateRounds, release_request, released, start_points
+from fne.releasing import release_request, released
+from fne.searching import Participation, SurrogateRounds, start_points
 from fne.space import SearchTask
 from fne.types import Metrics, Request, Result, Round
 
@@ -79,7 +80,7 @@ class FddEa:
         runs: Annotated[int, Key("side by side, of seeds seed, seed + 1, …", unit="runs", ge=1, le=1000)] = 1,
     ) -> None:
         d = len(task.space)
-        self.seed, self.step, self._release = seed, 0, release
+        self.seed, self.step, self.releases = seed, 0, release
         self._initial = 5 * d if initial is None else initial
         participants = Participation(seed, runs, participation)
         self.fewest = participants.count(task.nodes)
@@ -96,7 +97,7 @@ class FddEa:
     @property
     def horizon(self) -> int:
         """The start, the queries, and the release."""
-        return 1 + self._queries + self._release
+        return 1 + self._queries + self.releases
 
     @property
     def done(self) -> bool:
@@ -116,7 +117,7 @@ class FddEa:
             figures = self._rounds.learn(self.step, round_, propose=self.step < self._queries)
             self._result = self._rounds.last
         else:
-            self._result = released(round_)
+            self._result = released(round_, self._result)
         queried = min(self.step, self._queries)
         self.step += 1
         return {"round": queried, "evaluations": self._initial + self._each * queried, **figures}

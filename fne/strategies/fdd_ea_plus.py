@@ -65,6 +65,7 @@ class FddEaPlus:
         self._known = Archive(runs, d)
         self._asked: Tensor | None = None
         self._search, self._second = Dycors(runs, d), queries - self._first
+        self.releases = False
         self.horizon = 1 + queries + 1
         """The start, the queries, and between the phases the values so far."""
 

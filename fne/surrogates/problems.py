@@ -53,7 +53,7 @@ class Landscape:
         self._drawn: dict[int, tuple[Tensor, Tensor]] = {}
 
     def __call__(self, points: Tensor, seeds: Tensor, nodes: Sequence[str] = ()) -> Tensor:
-        """Return the values of `points [L, n, d]`, float64 `[L, n]`; all nodes measure the same.
+        """Return the values of `points [L, n, d]`, float64 `[L, n, 1]`; all nodes measure the same.
 
         Args:
             points: in the cube.
@@ -62,12 +62,12 @@ class Landscape:
         """
         points = points.double()
         if not (self._shift or self._rotate):
-            return self._formula(self._half * points)
+            return self._formula(self._half * points).unsqueeze(-1)
         places, rotations = zip(*[self._of(seed) for seed in seeds.tolist()], strict=True)
         argument = points - torch.stack(places).to(points).unsqueeze(1)
         if self._rotate:
             argument = argument @ torch.stack(rotations).to(points).mT
-        return self._formula(self._half * argument + self._optimum)
+        return self._formula(self._half * argument + self._optimum).unsqueeze(-1)
 
     def place(self, seed: int) -> Tensor:
         """Return where in the cube the optimum of the run with this seed is, float64 `[d]`."""

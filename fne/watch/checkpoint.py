@@ -11,7 +11,7 @@ from fne.errors import CheckpointError
 from fne.files import read_torch, torch_bytes, write_atomically
 from fne.types import Engine, Metrics, Round, Strategy
 
-FORMAT = 2
+FORMAT = 3
 NAME = "checkpoint.pt"
 MINUTE = 60.0
 

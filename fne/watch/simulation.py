@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from fne.queries import EXACT
+from fne.archive import EXACT
 from fne.types import Metrics, Round, Strategy
 
 
@@ -47,5 +47,6 @@ class SimulationView:
         for node in nodes:
             exact = self._inspect(node).get(EXACT)
             if exact is not None and exact.numel():
+                exact = exact[..., 0]
                 least = torch.where(exact.isnan(), torch.inf, exact).amin(dim=1)
                 self._best = least if self._best is None else torch.minimum(self._best, least)

@@ -1,0 +1,144 @@
+"""What a node has measured: its memory of points and values, and how it is added to.
+
+A node keeps in its memory what it was asked, a row a run: `points [B, C, d]` of the cube, `measured [B, C, M]` (NaN
+where it could not measure, or where nothing was asked), `exact [B, C, M]`, the same without noise, and `asked [B]`.
+Run b of several side by side is the run of seed `header.seed + b`, and draws what that one draws, but for noise.
+
+Requests hold `points`: common `[B, n, d]` for all runs, or private `[r, n, d]` for those in `runs [r]`; a node without
+`runs` takes part in all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from fne.errors import RunError
+from fne.node import Node
+from fne.objective import Objective, measured
+from fne.types import Header, Request
+
+POINTS, MEASURED, EXACT, ASKED = "points", "measured", "exact", "asked"
+"""Names in a node's memory."""
+_NOTHING = {POINTS: 0.0, MEASURED: torch.nan, EXACT: torch.nan}
+"""What stands where nothing was asked."""
+
+
+def runs_of(node: Node, request: Request) -> Tensor:
+    """Return the runs in which a node takes part, int64 `[r]`."""
+    runs = request.private.get(node.name, {}).get("runs")
+    return torch.arange(len(request.common["points"])) if runs is None else runs
+
+
+def objective_of(node: Node) -> Objective:
+    """Return how a node measures; raises `RunError` where it does not."""
+    if node.objective is None:
+        raise RunError("this node has no problem to measure")
+    return node.objective
+
+
+# ------------------------------------------------------------------------------------------------ measuring
+def measure_asked(nodes: Sequence[Node], request: Request) -> None:
+    """Let all nodes measure what a request asks of them, and keep it."""
+    runs = [runs_of(node, request) for node in nodes]
+    points = [
+        private["points"] if "points" in private else request.common["points"][own]
+        for own, private in ((r, request.private.get(n.name, {})) for n, r in zip(nodes, runs, strict=True))
+    ]
+    measure_points(nodes, runs, points, request.header, count=len(request.common["points"]))
+
+
+def measure_points(
+    nodes: Sequence[Node], runs: Sequence[Tensor], points: Sequence[Tensor], header: Header, *, count: int
+) -> None:
+    """Let nodes measure points, and keep them with their values; at most once a node, run and header.
+
+    Twice with the same header it would be twice the same noise.
+
+    Args:
+        nodes: they measure together what can be measured in one call.
+        runs: of each node, int64 `[r]`, all different.
+        points: of each node, of the cube, `[r, n, d]`; n is the same for all.
+        header: of the request.
+        count: how many runs go side by side; B.
+    """
+    points = [asked.double() for asked in points]
+    rows = [node for node, own in zip(nodes, runs, strict=True) for _ in own]
+    values, exact = measured(
+        [objective_of(node) for node in rows],
+        torch.cat(points),
+        header.seed + torch.cat(list(runs)),
+        [node.name for node in rows],
+        _noise(nodes, runs, points, header),
+    )
+    sizes = [len(own) for own in runs]
+    found = zip(torch.split(values, sizes), torch.split(exact, sizes), strict=True)
+    for node, own, asked, (value, truth) in zip(nodes, runs, points, found, strict=True):
+        if POINTS not in node.memory:
+            node.memory.update(_empty(objective_of(node), count, asked.shape[-1]))
+        _keep(node, own, {POINTS: asked, MEASURED: value, EXACT: truth})
+
+
+def _noise(nodes: Sequence[Node], runs: Sequence[Tensor], points: Sequence[Tensor], header: Header) -> Tensor:
+    """Return standard normal numbers `[L, n, M]` that the server cannot repeat; L is of all nodes and their runs."""
+    drawn = []
+    for node, own, asked in zip(nodes, runs, points, strict=True):
+        size = asked.shape[1], objective_of(node).objectives
+        if not objective_of(node).noise:
+            drawn.append(torch.zeros(len(own), *size, dtype=torch.float64))
+            continue
+        for run in own.tolist():
+            draw = node.private_generator(header, f"noise {run}")
+            drawn.append(torch.randn(1, *size, generator=draw, dtype=torch.float64))
+    return torch.cat(drawn)
+
+
+# ------------------------------------------------------------------------------------------------ memory
+def _empty(objective: Objective, runs: int, d: int) -> dict[str, Tensor]:
+    """Return the memory of a node that was asked nothing yet: what it knows from the start, for each run."""
+    none = torch.zeros(0, d, dtype=torch.float64), torch.zeros(0, objective.objectives, dtype=torch.float64)
+    points, values = objective.known or none
+    repeated = values.repeat(runs, 1, 1)
+    return {
+        POINTS: points.repeat(runs, 1, 1), MEASURED: repeated, EXACT: repeated,
+        ASKED: torch.full((runs,), len(values), dtype=torch.int64),
+    }  # fmt: skip
+
+
+def _keep(node: Node, runs: Tensor, found: dict[str, Tensor]) -> None:
+    """Add points `[r, n, d]` and their values `[r, n, M]` to the rows of these runs."""
+    memory, count = node.memory, found[POINTS].shape[1]
+    places = memory[ASKED][runs].unsqueeze(1) + torch.arange(count)
+    width = max(memory[POINTS].shape[1], int(places.max()) + 1 if places.numel() else 0)
+    for name, new in found.items():
+        kept = _padded(memory[name], width, _NOTHING[name]).clone()
+        kept[runs.unsqueeze(1), places] = new
+        memory[name] = kept
+    asked = memory[ASKED].clone()
+    asked[runs] += count
+    memory[ASKED] = asked
+
+
+def held(nodes: Sequence[Node], runs: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """Return what nodes have measured in these runs of theirs: points `[L, C, d]` and values `[L, C, M]`.
+
+    A row a node and run, in order, all as wide as the widest node's; where there is nothing, values are NaN.
+    """
+    widest = max(node.memory[POINTS].shape[1] for node in nodes)
+    points, values = (
+        torch.cat([
+            _padded(node.memory[name][own], widest, _NOTHING[name]) for node, own in zip(nodes, runs, strict=True)
+        ])
+        for name in (POINTS, MEASURED)
+    )  # fmt: skip
+    return points, values
+
+
+def _padded(rows: Tensor, width: int, fill: float) -> Tensor:
+    """Return `[r, C, ..]` with C made `width`."""
+    missing = width - rows.shape[1]
+    if not missing:
+        return rows
+    return torch.cat([rows, rows.new_full((rows.shape[0], missing, *rows.shape[2:]), fill)], dim=1)

@@ -1,0 +1,114 @@
+"""The end of a search: each owner publishes the best that its node has found, or declines.
+
+What nodes measure is known to nobody else. These tasks are the only ones that tell it, node by node, also where sums
+are secure; a node whose owner declines refuses, which is no failure.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from fne.archive import MEASURED, POINTS, objective_of
+from fne.errors import DataWarning, RunError
+from fne.evolution.indicators import non_dominated
+from fne.evolution.real_coded import take
+from fne.node import Node, RefusedError, Worker
+from fne.registry import register
+from fne.types import Header, Request, Result, Round, Tensors
+
+
+def check_release(node: Node) -> None:
+    """Raise what a task that releases says in the place of what a node found.
+
+    Raises:
+        RefusedError: its owner declines.
+        RunError: nothing was ever asked of it.
+    """
+    if objective_of(node).declines:
+        raise RefusedError("its owner declines to release what it found")
+    if POINTS not in node.memory:
+        raise RunError("nothing was ever asked of this node")
+
+
+# ------------------------------------------------------------------------------------------------ nodes
+@register("task", "release")
+def release_task(worker: Worker, nodes: Sequence[Node], request: Request) -> Iterator[Tensors]:
+    """Tell the best point that the node has measured, and its value: what an owner agrees to at a run's end.
+
+    Yields `point [B, d]` of the cube and `value [B]`, NaN where nothing was measured. An owner may decline.
+    """
+    for node in nodes:
+        check_release(node)
+        values = node.memory[MEASURED][..., 0]
+        best = torch.where(values.isnan(), torch.inf, values).argmin(dim=1)
+        rows = torch.arange(len(best))
+        yield {"point": node.memory[POINTS][rows, best], "value": values[rows, best]}
+
+
+@register("task", "release_front")
+def release_front_task(worker: Worker, nodes: Sequence[Node], request: Request) -> Iterator[Tensors]:
+    """Tell those of the node's points that no other one of it dominates, and their values.
+
+    Yields `points [B, n, d]` of the cube and `values [B, n, M]`, padded with NaN. An owner may decline.
+    """
+    for node in nodes:
+        check_release(node)
+        points, values = _fronts(node.memory[POINTS], node.memory[MEASURED])
+        yield {"points": points, "values": values}
+
+
+# ------------------------------------------------------------------------------------------------ server
+def release_request(seed: int, step: int, nodes: Sequence[str], task: str = "release") -> Request:
+    """Return the request by which each node tells the best that it knows, by one of the tasks above."""
+    return Request(Header(seed, step), task, tuple(nodes))
+
+
+class ReleaseWarning(DataWarning):
+    """A run whose owners keep to themselves what they found."""
+
+
+def released(round_: Round, before: Result) -> Result:
+    """Return the best of what nodes told, for each run; where none did what was known `before`, and say so."""
+    if not round_.replies:
+        return _declined(round_, before)
+    points = torch.stack([reply.payload["point"] for reply in round_.replies])
+    values = torch.stack([reply.payload["value"] for reply in round_.replies])
+    least, node = torch.where(values.isnan(), torch.inf, values).min(dim=0)
+    best = points[node, torch.arange(len(node))]
+    return Result("point", best, values=torch.where(least < math.inf, least, torch.nan))
+
+
+def released_fronts(round_: Round, before: Result) -> Result:
+    """Return what is not dominated of the fronts that owners published, for each run, padded with NaN.
+
+    Args:
+        round_: of the task `release_front`.
+        before: what is known where all decline.
+    """
+    if not round_.replies:
+        return _declined(round_, before)
+    together = (torch.cat([reply.payload[name] for reply in round_.replies], dim=1) for name in ("points", "values"))
+    points, values = _fronts(*together)
+    return Result("front", points, values=values)
+
+
+def _declined(round_: Round, before: Result) -> Result:
+    reasons = "; ".join(f"{failure.node}: {failure.reason}" for failure in round_.failures[:3])
+    warnings.warn(
+        f"no node released what it found ({reasons}): the result is what the server knew before", ReleaseWarning,
+        stacklevel=3,
+    )  # fmt: skip
+    return before
+
+
+def _fronts(points: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    """Return those of `points [B, n, d]` that no other one dominates and their `values [B, n, M]`, padded with NaN."""
+    best = torch.stack([non_dominated(of_run) for of_run in values])
+    order = best.int().argsort(dim=1, descending=True, stable=True)[:, : int(best.sum(dim=1).max())]
+    there = best.gather(1, order).unsqueeze(2)
+    return take(points, order).where(there, torch.nan), take(values, order).where(there, torch.nan)
