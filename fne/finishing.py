@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import math
 from collections.abc import Collection
@@ -11,11 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fne.evolution.indicators import igd
 from fne.experiment import Experiment, on_device
 from fne.files import write_atomically
-from fne.runfolder import MODEL, SOLUTION, save_model
+from fne.runfolder import FRONT, MODEL, SOLUTION, save_model
 from fne.search import Search
-from fne.types import Dataset
+from fne.types import Dataset, Engine
+from fne.watch.front_view import FrontView
 from fne.watch.simulation import SimulationView
 
 
@@ -54,13 +58,36 @@ def finish_learning(experiment: Experiment, folder: Path) -> dict[str, Any]:
     }
 
 
-def finish_search(search: Search, view: SimulationView, folder: Path) -> dict[str, Any]:
-    """Write `solution.json` and return what the summary says of it.
+def view_of(search: Search, engine: Engine) -> SimulationView | FrontView:
+    """Return what looks at the nodes of a simulation while it runs; `engine` is the one that they are in."""
+    front = len(search.problem.objectives) > 1
+    return FrontView(engine, search.problem.front) if front else SimulationView(engine)
+
+
+def finish_search(search: Search, view: SimulationView | FrontView, folder: Path) -> dict[str, Any]:
+    """Write `solution.json` or `front.csv`, and return what the summary says of it.
 
     With several runs side by side the best of all is the solution, and `best_values` has that of each.
     """
-    section, space = search.config.problem, search.problem.space
-    result = search.strategy.result()
+    section = search.config.problem
+    told = {key: value for key, value in section.settings.items() if key in _SPLIT and value}
+    told |= {key: value for key, value in (("noise", section.noise), ("infeasible", section.infeasible)) if value}
+    yielded = _point(search, view, folder) if isinstance(view, SimulationView) else _front(search, view, folder)
+    return {
+        "dataset": section.name,
+        "split": ", ".join(f"{key} {value}" for key, value in told.items()) or None,
+        "optimum": search.problem.optimum,
+        **yielded,
+    }
+
+
+_SPLIT = ("number", "objectives", "dim", "position", "shift", "rotate")
+"""Settings of problems that say which of a family it is."""
+
+
+def _point(search: Search, view: SimulationView, folder: Path) -> dict[str, Any]:
+    """Write the best point of each run."""
+    space, result = search.problem.space, search.strategy.result()
     values = result.values if result.values is not None else torch.full((len(result.parameters),), torch.nan)
     best = int(torch.where(values.isnan(), torch.inf, values).argmin())
     points = [space.named(point) for point in result.parameters]
@@ -72,14 +99,30 @@ def finish_search(search: Search, view: SimulationView, folder: Path) -> dict[st
         "best_values_exact": view.values,
     }
     write_atomically(folder / SOLUTION, json.dumps(solution, indent=1).encode())
-    told = {key: value for key, value in section.settings.items() if key in ("dim", "shift", "rotate") and value}
-    told |= {key: value for key, value in (("noise", section.noise), ("infeasible", section.infeasible)) if value}
-    return {
-        "dataset": section.name,
-        "split": ", ".join(f"{key} {value}" for key, value in told.items()) or None,
-        "optimum": search.problem.optimum,
-        **{key: value for key, value in solution.items() if key != "best_points"},
-    }
+    return {key: value for key, value in solution.items() if key != "best_points"}
+
+
+def _front(search: Search, view: FrontView, folder: Path) -> dict[str, Any]:
+    """Write the published points that no other one dominates, a line each: run, variables, objectives."""
+    problem, result = search.problem, search.strategy.result()
+    assert result.values is not None
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["seed", *problem.space.names, *problem.objectives])
+    sizes = []
+    for run, (points, values) in enumerate(zip(result.parameters, result.values, strict=True)):
+        there = values.isfinite().all(dim=1)
+        sizes.append(int(there.sum()))
+        for point, value in zip(points[there], values[there], strict=True):
+            writer.writerow([search.strategy.seed + run, *problem.space.named(point).values(), *value.tolist()])
+    write_atomically(folder / FRONT, text.getvalue().encode())
+    figures = {f"{name}_exact": value for name, value in view.figures.items()}
+    released = {"front_size": sum(sizes) / len(sizes)}
+    if problem.front is not None:
+        front = problem.front()
+        distances = [igd(values, front) for values in result.values]
+        released["igd"] = sum(distances) / len(distances)
+    return {"best_value": None, "best_point": None, **released, **figures}
 
 
 def _number(value: float) -> float | None:

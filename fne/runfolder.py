@@ -28,8 +28,8 @@ from fne.types import Result
 from fne.yamltext import parse
 
 CONFIG, SUMMARY, FILES = "config.yaml", "summary.json", "files.json"
-MODEL, SOLUTION = "model.safetensors", "solution.json"
-"""What a run yields: of training, and of a search."""
+MODEL, SOLUTION, FRONT = "model.safetensors", "solution.json", "front.csv"
+"""What a run yields: of training, and of a search for a point or for a front."""
 MEASURED = "nodes/measured.jsonl"
 """What was measured for a problem of the user's own since the last checkpoint."""
 

@@ -27,10 +27,12 @@ from fne.errors import RunError
 from fne.evolution.fitness import DISPLAY_SIGN
 from fne.experiment import Experiment, build
 from fne.files import write_atomically
-from fne.finishing import finish_learning, finish_search
+from fne.finishing import finish_learning, finish_search, view_of
+from fne.relaying import Relaying
 from fne.runfolder import (
     CONFIG,
     FILES,
+    FRONT,
     MEASURED,
     MODEL,
     SOLUTION,
@@ -51,6 +53,7 @@ from fne.secure_checks import check_secure
 from fne.secure_tasks import secure_only
 from fne.types import Callback, Engine, Metrics, Round, Strategy
 from fne.watch.checkpoint import Checkpoint
+from fne.watch.front_view import FrontView
 from fne.watch.history import History
 from fne.watch.progress import Progress
 from fne.watch.simulation import SimulationView
@@ -112,8 +115,7 @@ def _build(config: Config) -> Experiment | Search:
     else:
         assert isinstance(config, LearningConfig)
         made = build(config)
-    if config.secure:
-        check_secure(config, made.strategy, made.nodes)
+    check_secure(config, made.strategy, made.nodes)
     return made
 
 
@@ -123,11 +125,12 @@ def _run(
     config, strategy, watch = experiment.config, experiment.strategy, experiment.config.watch
     connect: Callable[..., Engine] = registry.load("engine", config.engine.name)
     with contextlib.ExitStack() as stack:
-        engine = connect(experiment.worker, f"{config.name}-s{config.seed}", folder, **config.engine.settings)
+        nodes = connect(experiment.worker, f"{config.name}-s{config.seed}", folder, **config.engine.settings)
+        engine: Engine = Relaying(nodes)
         codec, secured = None, None
         if config.secure:
             secure_only(experiment.worker)
-            engine = secured = SecureEngine(engine, clip=config.secure == "clip")
+            engine = secured = SecureEngine(nodes, clip=config.secure == "clip")
         if config.wire == "lineage":
             named = {"strategy": config.strategy.name, "seed": config.seed, "settings": config.strategy.settings}
             engine = codec = LineageCodec(engine, strategy, named)
@@ -159,14 +162,14 @@ def _run(
         if isinstance(experiment, Search):
             stack.callback(experiment.problem.close)
             experiment.problem.keep(folder / MEASURED)
-            view = SimulationView(engine)
+            view = view_of(experiment, nodes)
         elif experiment.dataset.files:
             told = [report.as_json() for report in experiment.dataset.files]
             write_atomically(folder / FILES, json.dumps(told, indent=1).encode())
         resume_at = kept["position"] if resuming else None
         history = stack.enter_context(History(folder, watch.every, resume_at, kept["pending"]))
         if resuming:  # everything that goes on was there
-            for stale in (SUMMARY, MODEL, SOLUTION):  # of a run that goes on to another target
+            for stale in (SUMMARY, MODEL, SOLUTION, FRONT):  # of a run that goes on to another target
                 (folder / stale).unlink(missing_ok=True)
             write_atomically(folder / CONFIG, config.to_yaml().encode())
         interrupted = stack.enter_context(_interrupts())
@@ -221,7 +224,7 @@ def _watchers(
 
 
 def _finish(
-    experiment: Experiment | Search, view: SimulationView | None, folder: Path, totals: Totals
+    experiment: Experiment | Search, view: SimulationView | FrontView | None, folder: Path, totals: Totals
 ) -> dict[str, Any]:
     """Write what the run yields and the summary."""
     config, strategy = experiment.config, experiment.strategy

@@ -46,8 +46,10 @@ def curves(
     ends: list[float] = []
     histories = [read_history(folder) for folder in run_folders]
     if y is None:
-        searches = all(any("best_value" in line for line in lines) for lines in histories)
-        y = "best_value" if searches else "accuracy_validation"
+        figures = [
+            key for key in ("best_value", "igd") if all(any(key in line for line in of_run) for of_run in histories)
+        ]
+        y = figures[0] if figures else "accuracy_validation"
     for folder, lines in zip(run_folders, histories, strict=True):
         known.update(key for line in lines for key, value in line.items() if number(value) is not None)
         pairs = [(bytes_so_far(line) if x == "bytes" else number(line.get(x)), number(line.get(y))) for line in lines]

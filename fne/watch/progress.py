@@ -105,6 +105,10 @@ class Progress:
             parts.append(f"{self.loss} {self.display_sign * metrics['loss_best']:.4g}")
         if _finite(metrics.get("best_value")):
             parts.append(f"best value {metrics['best_value']:.4g}")
+        if _finite(metrics.get("igd")):
+            parts.append(f"IGD {metrics['igd']:.4g}")
+        elif _finite(metrics.get("front_size")):
+            parts.append(f"front {metrics['front_size']:.4g} points")
         if self._validated is not None:
             parts.append(f"validation {100 * self._validated:.1f} %")
         if _finite(metrics.get("multiplier")):

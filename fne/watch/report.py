@@ -250,6 +250,10 @@ def _row(summary: Summary, processor_time: bool = False) -> Row:
         test = percent("accuracy_test")
     elif summary.get("loss_test") is not None:
         test = significant("loss_test", " loss")
+    elif summary.get("igd") is not None:
+        test = significant("igd", " IGD")
+    elif summary.get("front_size") is not None:
+        test = significant("front_size", " points")
     else:
         test = significant("best_value")
     return [

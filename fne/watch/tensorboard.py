@@ -26,6 +26,7 @@ _TAGS = {
     "loss_worst": "fitness/worst",
     "best_value": "search/best_value",
     "acquisition": "search/acquisition",
+    **{name: f"search/{name}" for name in ("igd", "front_size", "survivors")},
     "accuracy_validation": "validation/accuracy",
     "loss_validation": "validation/loss",
     "diversity": "population/diversity",

@@ -1,0 +1,325 @@
+"""Node tasks of searches for a Pareto front: fit surrogates, predict candidates, select among them, measure some.
+
+The round's chosen node is given sums of what all nodes predict (`fne.types.Relay`): it selects, and tells which
+candidates survive. What it selects by stays with it, and in the last generation what it selects, too.
+
+Shapes: `B` runs side by side, `r` of them in which a node takes part, `n` candidates, `V` places of the population (one
+a reference vector), `M` objectives, `d` variables, `m` centres.
+
+Beside what it has measured (`fne.archive`) a node's memory holds
+
+    model.centres, ..          its surrogates, of each run
+    front.candidates [B, n, d] those that it has predicted last, and `front.fed [B, n, M]`, what the global network says
+    front.points [B, V, d]     the population of the chosen node, its acquisition `front.values [B, V, M]`, which places
+                               are taken `front.taken [B, V]`, and the reference vectors `front.vectors [B, V, M]`
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fne import randomness
+from fne.archive import held, measure_asked, measure_points, runs_of
+from fne.errors import RunError
+from fne.evolution import rvea
+from fne.evolution.real_coded import take
+from fne.node import Node, Worker
+from fne.privacy import ring
+from fne.registry import Key, register
+from fne.surrogates import cubic, rbfn
+from fne.surrogates.acquisition import lcb_of_masked, lcb_of_sums
+from fne.surrogates.kmeans import kmeans
+from fne.surrogates.rbfn import Network
+from fne.types import GIVEN, Header, Request, Tensors
+
+Kind = Literal["cubic", "network"]
+"""Of surrogates: interpolants with cubic basis functions, or the radial-basis-function networks of FDD-EA."""
+Arithmetic = Literal["fixed", "float", "masked"]
+"""Of what is added up: words of the ring Z_2^64, floats, or single predictions under the masks of the paper's text."""
+
+CANDIDATES, FED = "front.candidates", "front.fed"
+POPULATION, BOUNDS, TAKEN, VECTORS = "front.points", "front.values", "front.taken", "front.vectors"
+_MODEL = {"cubic": ("centres", "weights", "constant", "slopes"), "network": ("centres", "widths", "weights", "bias")}
+_APART = 1e-6
+"""Points of the cube nearer than this, in any measure, are the same one."""
+
+
+# ------------------------------------------------------------------------------------------------ surrogates
+@register("task", "front_fit")
+def fit_task(
+    worker: Worker,
+    nodes: Sequence[Node],
+    request: Request,
+    *,
+    surrogate: Annotated[Literal["cubic", "network"], Key("interpolants, or networks")],
+    arithmetic: Annotated[Literal["fixed", "float", "masked"], Key("of the sum")],
+    centres: Annotated[int, Key("of a network", ge=1)] = 1,
+    epochs: Annotated[int, Key("of its training", unit="epochs", ge=1)] = 1,
+    lr: Annotated[float, Key("of its training", gt=0)] = 1.0,
+    starts: Annotated[int, Key("of k-means", ge=1)] = 1,
+) -> Iterator[Tensors]:
+    """Measure points, and fit surrogates to all that the node has measured; they stay here.
+
+    Takes common `points [B, n, d]`, private `runs`, and for networks common `weights [B, M, m]` and `bias [B, M]`, from
+    which they start. Yields what the global network is made of: `samples [B]`, and for networks, times the samples,
+    `centres [B, m, d]`, `widths [B, m]`, `weights [B, M, m]`, `bias [B, M]`, in order of the centres' norm.
+    """
+    measure_asked(nodes, request)
+    count = len(request.common["points"])
+    for node in nodes:
+        runs = runs_of(node, request)
+        points, values = held([node], [runs])
+        valid = values.isfinite().all(dim=2)
+        samples = torch.zeros(count, dtype=torch.int64)
+        samples[runs] = valid.sum(dim=1)
+        told: dict[str, Tensor] = {"samples": samples}
+        if surrogate == "cubic":
+            made = cubic.fit(points, values.nan_to_num(), valid)
+            model = {name: getattr(made, name) for name in _MODEL["cubic"]}
+        else:
+            u = torch.stack([
+                torch.rand(starts, centres, generator=_public(node, request.header, run), dtype=torch.float64)
+                for run in runs.tolist()
+            ])  # fmt: skip
+            weights, bias = (request.common[name][runs].double() for name in ("weights", "bias"))
+            net = rbfn.fit_outputs(points, values.nan_to_num(), valid, weights, bias, u, epochs=epochs, lr=lr)
+            model = {name: getattr(net, name) for name in _MODEL["network"]}
+            for name, value in model.items():
+                weighted = samples[runs].view(-1, *[1] * (value.dim() - 1)) * value
+                told[name] = _added(_spread(weighted, runs, count), name, request, arithmetic)
+        node.memory.update({f"model.{name}": _spread(value, runs, count) for name, value in model.items()})
+        yield told
+
+
+@register("task", "front_predict")
+def predict_task(
+    worker: Worker,
+    nodes: Sequence[Node],
+    request: Request,
+    *,
+    surrogate: Annotated[Literal["cubic", "network"], Key("what the node has fitted")],
+    arithmetic: Annotated[Literal["fixed", "float", "masked"], Key("of the sums")],
+    noise: Annotated[float, Key("standard deviation of a mask between two nodes, with arithmetic = masked", ge=0)] = 0,
+) -> Iterator[Tensors]:
+    """Predict candidates, so that only sums over nodes are of use.
+
+    Takes common `candidates [B, n, d]`, private `runs`, and of networks the global one: common `centres`, `widths`,
+    `weights`, `bias`. Yields `first` and `second [B, n, M]`, the predictions less those of the global network, and
+    their squares, and `count [B]`: zeros for a run in which the node takes no part; or with `masked` just `masked`.
+    """
+    candidates = request.common["candidates"].double()
+    count = len(candidates)
+    fed = None
+    if surrogate == "network":
+        fed = rbfn.predict_outputs(Network(*(request.common[name] for name in _MODEL["network"])), candidates)
+    for node in nodes:
+        runs = _own_runs(node, request, count)
+        predicted = _predicted(node, surrogate, candidates[runs], runs)
+        node.memory[CANDIDATES] = candidates
+        if fed is not None:
+            node.memory[FED] = fed
+        if arithmetic == "masked":
+            seeds, shape = (request.header.seed + runs).tolist(), predicted.shape[1:]
+            masked = predicted + noise * torch.stack([_masks(node.name, request.nodes, s, shape) for s in seeds])
+            yield {"masked": _spread(masked, runs, count)}
+            continue
+        apart = predicted if fed is None else predicted - fed[runs]
+        present = torch.zeros(count, dtype=torch.int64)
+        present[runs] = 1
+        first, second = _spread(apart, runs, count), _spread(apart.square(), runs, count)
+        yield {
+            "first": _added(first, "prediction", request, arithmetic),
+            "second": _added(second, "square of the prediction", request, arithmetic),
+            "count": present,
+        }
+
+
+def _predicted(node: Node, surrogate: Kind, candidates: Tensor, runs: Tensor) -> Tensor:
+    """Return what the node's surrogates say of candidates `[r, n, d]`, `[r, n, M]`."""
+    names = [f"model.{name}" for name in _MODEL[surrogate]]
+    if names[0] not in node.memory:
+        raise RunError("this node has fitted no surrogate yet")
+    parts = [node.memory[name][runs] for name in names]
+    return (
+        cubic.Cubic(*parts).predict(candidates)
+        if surrogate == "cubic"
+        else rbfn.predict_outputs(Network(*parts), candidates)
+    )
+
+
+def _masks(own: str, names: Sequence[str], seed: int, shape: tuple[int, ...]) -> Tensor:
+    """Return the sum of a node's masks, eq. (3) with signs by which those of a pair cancel.
+
+    They stand for masks of keys that the pair has agreed on: who knows the seed knows them, so they protect nothing.
+    As printed, both sums of eq. (3) run over j < i of symmetric keys: the mask is 0.
+    """
+    total = torch.zeros(shape, dtype=torch.float64)
+    for other in names:
+        if other != own:
+            low, high = sorted((own, other))
+            draw = randomness.generator(seed, "literal mask", low, high)  # one salt for the run, as printed
+            mask = torch.randn(shape, generator=draw, dtype=torch.float64)
+            total += mask if own == low else -mask
+    return total
+
+
+# ------------------------------------------------------------------------------------------------ selection
+@register("task", "select")
+def select_task(
+    worker: Worker,
+    nodes: Sequence[Node],
+    request: Request,
+    *,
+    turn: Annotated[int, Key("the number of the draw by which the node was chosen", ge=0)],
+    arithmetic: Annotated[Literal["fixed", "float", "masked"], Key("of what it is given")],
+    population: Annotated[int, Key("most reference vectors", ge=1)],
+    progress: Annotated[float, Key("share of the generations that is over", ge=0, le=1)],
+    fresh: Annotated[bool, Key("candidates are all there is: nothing is kept of a population before them")],
+    adapt: Annotated[bool, Key("fit the reference vectors to the survivors' ranges")],
+    weight: Annotated[float, Key("standard deviations that the acquisition subtracts", ge=0)],
+    points: Annotated[int, Key("to be chosen in the last generation; 0: it is not the last", ge=0)] = 0,
+    publish: Annotated[bool, Key("tell the chosen points, and do not measure them here alone")] = False,
+    normalise: Annotated[bool, Key("scale mean and deviation, with arithmetic = masked")] = True,
+) -> Iterator[Tensors]:
+    """Select by the acquisition of what is given, and tell which survive; in the last generation choose and measure.
+
+    Takes private `runs`, and `given.first`, `given.second [B, n, M]`, `given.count [B]`; `given.masked [K, B, n, M]`.
+    Yields `survivors [r, V]`, int16: places among the population's and, behind them, the candidates; -1 for none.
+    In the last generation it yields nothing, or with `publish` the chosen `points [r, q, d]` of the cube.
+    """
+    for node in nodes:
+        memory = node.memory
+        if CANDIDATES not in memory:
+            raise RunError("this node was sent no candidates: it cannot select")
+        count = len(memory[CANDIDATES])
+        runs = _own_runs(node, request, count)
+        bounds = _bounds(node, request, runs, arithmetic, weight, normalise)
+        candidates, taken = memory[CANDIDATES][runs], torch.ones(bounds.shape[:2], dtype=torch.bool)
+        even = _even_vectors(bounds.shape[2], population)
+        vectors = even.expand(len(runs), -1, -1)
+        if not fresh:
+            if POPULATION not in memory:
+                raise RunError("this node was not the chosen one before: it needs the whole population")
+            vectors = memory[VECTORS][runs]
+            candidates = torch.cat([memory[POPULATION][runs], candidates], dim=1)
+            bounds = torch.cat([memory[BOUNDS][runs], bounds], dim=1)
+            taken = torch.cat([memory[TAKEN][runs], taken], dim=1)
+        survivors = rvea.select(bounds, taken, vectors, progress)
+        kept = survivors.clamp(min=0)
+        candidates, bounds, taken = take(candidates, kept), take(bounds, kept), survivors >= 0
+        if points:
+            chosen = _chosen(node, request.header, runs, candidates, bounds, taken, points)
+            if publish:
+                yield {"points": _padded(chosen, points)}
+                continue
+            _measure(node, request.header, runs, chosen, count)
+            yield {}
+            continue
+        if adapt:
+            vectors = rvea.adapted(even, bounds, taken)
+        for name, rows in ((POPULATION, candidates), (BOUNDS, bounds), (TAKEN, taken), (VECTORS, vectors)):
+            kept_rows = memory.get(name, rows.new_zeros(count, *rows.shape[1:])).clone()
+            kept_rows[runs] = rows
+            memory[name] = kept_rows
+        yield {"survivors": survivors.short()}
+
+
+def _bounds(
+    node: Node, request: Request, runs: Tensor, arithmetic: Arithmetic, weight: float, normalise: bool
+) -> Tensor:
+    """Return the acquisition of all candidates, `[r, n, M]`."""
+    fed = node.memory[FED][runs] if FED in node.memory else None
+    if arithmetic == "masked":
+        return lcb_of_masked(request.common[GIVEN + "masked"][:, runs], fed, weight, normalise=normalise)
+    first, second = (request.common[GIVEN + name][runs] for name in ("first", "second"))
+    if arithmetic == "fixed":
+        first, second = (torch.from_numpy(ring.decode(words.numpy().view(np.uint64))) for words in (first, second))
+    present = request.common[GIVEN + "count"][runs].double().view(-1, 1, 1)
+    return lcb_of_sums(first, second, present, fed, weight)
+
+
+@functools.lru_cache(maxsize=8)
+def _even_vectors(objectives: int, most: int) -> Tensor:
+    return rvea.reference_vectors(objectives, most)
+
+
+def _chosen(
+    node: Node, header: Header, runs: Tensor, points: Tensor, bounds: Tensor, taken: Tensor, most: int
+) -> list[Tensor]:
+    """Return of each run those points `[q, d]` of its population that shall be measured: spread over the front.
+
+    The population is put into as many clusters, in the space of the objectives scaled to their ranges, and of each
+    cluster that one is taken which is nearest to its middle. What the node has measured before is left out, so there
+    may be fewer.
+    """
+    known, values = held([node], [runs])
+    near = torch.cdist(points, known).where(values.isfinite().all(dim=2).unsqueeze(1), torch.inf).amin(dim=2)
+    new = taken & (near > _APART)
+    low = bounds.where(new.unsqueeze(2), torch.inf).amin(dim=1, keepdim=True)
+    high = bounds.where(new.unsqueeze(2), -torch.inf).amax(dim=1, keepdim=True)
+    scaled = ((bounds - low) / (high - low).clamp(min=_APART)).where(new.unsqueeze(2), 0.0)
+    u = torch.stack([
+        torch.rand(3, most, generator=node.private_generator(header, f"points {run}"), dtype=torch.float64)
+        for run in runs.tolist()
+    ])  # fmt: skip
+    away = torch.cdist(scaled, kmeans(scaled, new, u))
+    nearest = away.argmin(dim=2)
+    picked = []
+    for run in range(len(runs)):
+        places = []
+        for cluster in sorted(set(nearest[run, new[run]].tolist())):
+            inside = new[run] & (nearest[run] == cluster)
+            places.append(int(away[run, :, cluster].where(inside, torch.inf).argmin()))
+        picked.append(points[run, places])
+    return picked
+
+
+def _padded(chosen: Sequence[Tensor], most: int) -> Tensor:
+    """Return points of several runs as `[r, most, d]`: what is not there is NaN, which nobody measures."""
+    padded = torch.full((len(chosen), most, chosen[0].shape[1]), torch.nan, dtype=torch.float64)
+    for row, points in zip(padded, chosen, strict=True):
+        row[: len(points)] = points
+    return padded
+
+
+def _measure(node: Node, header: Header, runs: Tensor, chosen: Sequence[Tensor], count: int) -> None:
+    """Let the node measure the chosen points of each run, those with the same number of points together."""
+    for size in sorted({len(points) for points in chosen}):
+        rows = [i for i, points in enumerate(chosen) if len(points) == size]
+        measure_points([node], [runs[rows]], [torch.stack([chosen[i] for i in rows])], header, count=count)
+
+
+# ------------------------------------------------------------------------------------------------ sums
+def _own_runs(node: Node, request: Request, count: int) -> Tensor:
+    runs = request.private.get(node.name, {}).get("runs")
+    return torch.arange(count) if runs is None else runs
+
+
+def _spread(rows: Tensor, runs: Tensor, count: int) -> Tensor:
+    """Return `[B, ...]` with the rows of a node's runs, zeros elsewhere."""
+    if len(runs) == count:
+        return rows
+    whole = rows.new_zeros(count, *rows.shape[1:])
+    whole[runs] = rows
+    return whole
+
+
+def _added(values: Tensor, what: str, request: Request, arithmetic: Arithmetic) -> Tensor:
+    """Return values as they are added up: as words of the ring, int64, so that a sum is the same under masks or not."""
+    if arithmetic != "fixed":
+        return values
+    try:
+        words, _ = ring.encode(values.numpy(), len(request.nodes), what)
+    except ring.OutOfRangeError as error:
+        raise RunError(f"{error} (run, point, objective); scale the objectives") from None
+    return torch.from_numpy(words.view(np.int64)).view(values.shape)
+
+
+def _public(node: Node, header: Header, run: int) -> torch.Generator:
+    return randomness.generator(header.seed + run, header.step, header.attempt, node.name, "centres")

@@ -1,0 +1,61 @@
+"""FDD-EA for several objectives, unprotected: what the secure form is compared with.
+
+Jinjin Xu, Yaochu Jin, Wenli Du, "A federated data-driven evolutionary algorithm for expensive multi-/many-objective
+optimization", Complex & Intelligent Systems 7, 2021; compared with in Liu, Yan, Ligeti, Jin, "A secure federated
+data-driven evolutionary multi-objective optimization algorithm" (FDD-EA-DH), tables II and III, as "FDD-EA".
+
+`infill = all` is that method: the chosen points go to everybody, and all nodes measure them. `infill = aggregator` is
+FDD-EA-DH without its masks: the same requests, sums in the same fixed point, the same choices under the same seed; only
+the server could look at the sums. Deviations are those of `fdd_ea_dh`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from fne.front_search import FrontSearch, Networks, default_centres, default_initial, default_population
+from fne.registry import Key, register
+from fne.space import FrontTask
+
+
+@register("strategy", "fdd_ea_mo")
+def fdd_ea_mo(
+    task: FrontTask,
+    *,
+    seed: int,
+    rounds: Annotated[int, Key("of surrogates and queries", ge=1)] = 24,
+    initial: Annotated[
+        int | None, Key("points of the Latin hypercube that all nodes measure; null: 11 d - 1", unit="points", ge=1)
+    ] = None,
+    points: Annotated[int, Key("measured in a round; mu", ge=1)] = 5,
+    infill: Annotated[
+        Literal["aggregator", "all"], Key("who measures the chosen points, and is told them: the chosen node, or all")
+    ] = "all",
+    participation: Annotated[float, Key("share of the nodes that take part in a round", gt=0, le=1)] = 1.0,
+    surrogate: Annotated[
+        Literal["cubic", "network"], Key("cubic interpolants, or the networks of FDD-EA and their average")
+    ] = "cubic",
+    centres: Annotated[int | None, Key("of a network; null: the root of M + d, and 3", ge=1)] = None,
+    epochs: Annotated[int, Key("of a network's training; E", unit="epochs", ge=1)] = 20,
+    lr: Annotated[float, Key("learning rate of the networks; eta", gt=0)] = 0.06,
+    kmeans_starts: Annotated[int, Key("of k-means, of which the best is kept", ge=1, le=100)] = 3,
+    weight: Annotated[float, Key("standard deviations that the acquisition subtracts; t", ge=0)] = 2.0,
+    population: Annotated[
+        int | None, Key("most reference vectors of RVEA; null: by the number of objectives", ge=2)
+    ] = None,
+    generations: Annotated[int, Key("of RVEA in a round", ge=1)] = 50,
+    arithmetic: Annotated[
+        Literal["fixed", "float"], Key("of the sums: the fixed point of secure sums, or floating point")
+    ] = "fixed",
+    release: Annotated[bool, Key("a last step: each node tells its front")] = True,
+    runs: Annotated[int, Key("side by side, of seeds seed, seed + 1, …", unit="runs", ge=1, le=1000)] = 1,
+) -> FrontSearch:
+    """Federated surrogate-assisted search for a Pareto front, unprotected: the baseline of fdd_ea_dh."""
+    return FrontSearch(
+        task, seed=seed, runs=runs, rounds=rounds, generations=generations,
+        initial=default_initial(task) if initial is None else initial, participation=participation, points=points,
+        publish=infill == "all", surrogate=surrogate,
+        networks=Networks(default_centres(task) if centres is None else centres, epochs, lr, kmeans_starts),
+        population=default_population(task.objectives) if population is None else population, weight=weight,
+        arithmetic=arithmetic, release=release, secure=False,
+    )  # fmt: skip
