@@ -34,7 +34,11 @@ _HEADER = [
     "evalu-\nations", "down\n/node", "up\n/node", "time\n(s)",
 ]  # fmt: skip
 _DATA, _SEED = 2, 3
-_CAPTION_OF_SEARCHES = "best value: the least that was found; smaller is better"
+_OF_SEARCHES = (
+    ("best_value", "best\nvalue", "best value: the least that was found; smaller is better"),
+    ("front_size", "front", "front: distance of the published front to the true one (IGD), or how many points it has"),
+)  # fmt: skip
+"""Field of the summaries of searches, its column's title, and what is said below the table."""
 _CAPTION = (
     "test: the returned model on the test part, looked at once; best val.: maximum over all rounds on validation, "
     "the kind of figure that the FNE paper gives, optimistic"
@@ -155,11 +159,10 @@ def comparison_table(summaries: Sequence[Summary]) -> Table:
     cells = [rows[0][column] for column in shared if rows[0][column] != NONE]
     title = ", ".join(f"seed {cell}" if cell.isdigit() else cell for cell in cells)
     header, caption = _HEADER, _CAPTION
-    if all(summary.get("best_value") is not None for summary in summaries):
-        header = [
-            "problem" if cell.startswith("data") else "best\nvalue" if cell == "test" else cell for cell in _HEADER
-        ]
-        caption = _CAPTION_OF_SEARCHES
+    for key, label, said in _OF_SEARCHES:
+        if all(summary.get(key) is not None for summary in summaries):
+            header = ["problem" if cell.startswith("data") else label if cell == "test" else cell for cell in _HEADER]
+            caption = said
     return _table(*_without(shared, header, rows), 2 if _DATA in shared else 3, title, caption)
 
 
