@@ -262,7 +262,7 @@ def test_fields_of_a_run_are_documented(tmp_path: Path) -> None:
     fields: tuple[set[str], set[str]] = (set(), set())
     searches = ["strategy.runs=2", "strategy.rounds=1", "strategy.generations=1", "problem.nodes=3"]
     runs = [("fne_toy", overrides), ("fne_toy", ["strategy=fedavg", *overrides]), ("fdd_ea_ellipsoid", searches)]
-    fronts = ["strategy=fdd_ea_mo", "secure=false", "strategy.generations=1"]
+    fronts = ["strategy=fdd_ea_mo", "secure=false", "strategy.generations=1", "watch.every=1"]
     runs.append(("fdd_ea_dh_dtlz2", [*fronts, *searches]))
     for number, (name, words) in enumerate(runs):
         folder = tmp_path / str(number)
