@@ -12,22 +12,19 @@ from collections.abc import Iterator, Sequence
 from typing import Annotated, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fne.augment import moved
+from fne.descent import descend
 from fne.errors import RunError
-from fne.evolution import fitness, reduction, shaping
-from fne.evolution.evaluate import has_batch_norm
-from fne.evolution.genome import buffers_of, fill_buffers
+from fne.evolution import reduction, shaping
 from fne.evolution.population import cleaned
 from fne.evolution.rank_one import RankOne, received
 from fne.node import Node, Worker, payload_of
-from fne.randomness import seeded_initialisation
 from fne.registry import Key, register
-from fne.types import Header, Request, Samples, Tensors
+from fne.types import Request, Samples, Tensors
 
 BUFFER = "buffer."
-OPTIMIZER = "optimizer."
 REDUCED = "reduced"
 
 
@@ -216,72 +213,17 @@ def train_task(
     integer buffers times the count as int64, `loss` (summed over the samples of the last epoch) and `samples`. Raises
     `RunError` where training leaves the finite numbers.
     """
-    layout, module = worker.evaluator.layout, worker.module
     for node in nodes:
         given = payload_of(request, node)
-        start, before = given["parameters"], buffers_in(given)
-        layout.fill(module, start.to(worker.device))
-        fill_buffers(module, before)
-        named = dict(module.named_parameters())
-        parameters = [named[leaf.name] for leaf in layout.leaves]
-        method = make_optimizer(optimizer, parameters, lr=lr, momentum=momentum)
-        if keep_optimizer:
-            _restore(method, node.memory)
-        count = len(node.data)
-        total = _descend(
-            worker, node, request.header, method, parameters, loss, epochs=epochs, size=batch_size or count, mu=mu
-        )
-        weighted, after = (layout.flatten(module) - start.cpu()) * count, buffers_of(module)
-        bad = [leaf.name for leaf in layout.leaves if not weighted[leaf.start : leaf.stop].isfinite().all()]
-        bad += [name for name, b in after.items() if not (b.isfinite() | _same(b, before[name].cpu())).all()]
-        if bad:  # a buffer may hold infinities from the start, such as a mask
-            raise RunError(f"training diverged: non-finite values in {bad[0]!r}; lower strategy.lr = {lr}")
-        if keep_optimizer:
-            _keep(method, node.memory)
-        sums = {BUFFER + name: _weighted_buffer(b, before[name].cpu(), count) for name, b in after.items()}
-        yield {"delta": weighted, **sums, "loss": total.cpu().reshape(1), "samples": torch.tensor([count])}
-
-
-def _descend(
-    worker: Worker,
-    node: Node,
-    header: Header,
-    method: torch.optim.Optimizer,
-    parameters: Sequence[Tensor],
-    loss: str,
-    *,
-    epochs: int,
-    size: int,
-    mu: float,
-) -> Tensor:
-    """Train the worker's module on a node's samples; returns the loss summed over the last epoch, float64."""
-    module, device, data = worker.module, worker.device, node.data
-    anchors = [p.detach().clone() for p in parameters] if mu else []
-    order, shifts = node.generator(header, "batches"), node.generator(header, "shift")
-    total = torch.zeros((), dtype=torch.float64, device=device)
-    module.train()
-    try:
-        with seeded_initialisation(header.seed, header.step, header.attempt, node.name, "dropout", device=device):
-            for _ in range(epochs):
-                total.zero_()
-                permuted = torch.randperm(len(data), generator=order).to(device)
-                for batch in _batches(permuted, size, module):
-                    x = moved(data.x[batch], node.shift, shifts) if node.shift else data.x[batch]
-                    logits = module(x).unsqueeze(0)
-                    losses = fitness.sample_losses(loss, logits, data.y[batch], worker.evaluator.output)
-                    method.zero_grad(set_to_none=True)
-                    losses.mean().backward()  # type: ignore[no-untyped-call]
-                    if mu:  # the gradient of mu / 2 * ||w - w_global||^2, apart: mu = 0 is FedAvg, bit for bit
-                        _pull(parameters, anchors, mu)
-                    method.step()
-                    total += losses.detach().sum(dtype=torch.float64)
-    finally:
-        module.eval()
-    return total
-
-
-def _same(a: Tensor, b: Tensor) -> Tensor:
-    return (a == b) | (a.isnan() & b.isnan())
+        before, count = buffers_in(given), len(node.data)
+        found = descend(
+            worker, node, request.header, given["parameters"], before, loss=loss, lr=lr, epochs=epochs,
+            batch_size=batch_size, optimizer=optimizer, momentum=momentum, mu=mu,
+            state=node.memory if keep_optimizer else None,
+        )  # fmt: skip
+        sums = {BUFFER + name: _weighted_buffer(b, before[name].cpu(), count) for name, b in found.buffers.items()}
+        total = found.loss.cpu().reshape(1)
+        yield {"delta": found.delta * count, **sums, "loss": total, "samples": torch.tensor([count])}
 
 
 def _weighted_buffer(after: Tensor, before: Tensor, count: int) -> Tensor:
@@ -291,44 +233,3 @@ def _weighted_buffer(after: Tensor, before: Tensor, count: int) -> Tensor:
     integers only: of floats it keeps 32 bits after the binary point, and one that is out of range fails the node.
     """
     return after.double() * count if after.is_floating_point() else (after.long() - before.long()) * count
-
-
-def _batches(order: Tensor, size: int, module: nn.Module) -> list[Tensor]:
-    """Return the batches; batch norm cannot train on a single sample, so such a last one joins its neighbour."""
-    batches = list(torch.split(order, size))
-    if len(batches) > 1 and len(batches[-1]) == 1 and has_batch_norm(module):
-        batches[-2:] = [torch.cat(batches[-2:])]
-    return batches
-
-
-@torch.no_grad()
-def _pull(parameters: Sequence[Tensor], anchors: Sequence[Tensor], mu: float) -> None:
-    for parameter, anchor in zip(parameters, anchors, strict=True):
-        if parameter.grad is not None:  # one that the forward does not use never leaves its anchor
-            parameter.grad.add_(parameter - anchor, alpha=mu)
-
-
-def make_optimizer(name: str, parameters: Sequence[Tensor], *, lr: float, momentum: float) -> torch.optim.Optimizer:
-    """Return `sgd`, `adam` or `adadelta` (rho 0.95, eps 1e-7: the control of the FNE paper, section 3.2)."""
-    if name == "sgd":
-        return torch.optim.SGD(parameters, lr=lr, momentum=momentum)
-    if name == "adam":
-        return torch.optim.Adam(parameters, lr=lr)
-    return torch.optim.Adadelta(parameters, lr=lr, rho=0.95, eps=1e-7)
-
-
-def _keep(optimizer: torch.optim.Optimizer, memory: dict[str, Tensor]) -> None:
-    for index, state in optimizer.state_dict()["state"].items():
-        for key, value in state.items():
-            if value is not None:
-                memory[f"{OPTIMIZER}{index}.{key}"] = torch.as_tensor(value).detach().cpu().clone()
-
-
-def _restore(optimizer: torch.optim.Optimizer, memory: dict[str, Tensor]) -> None:
-    state: dict[int, dict[str, Tensor]] = {}
-    for name, value in memory.items():
-        if name.startswith(OPTIMIZER):
-            index, key = name.removeprefix(OPTIMIZER).split(".", 1)
-            state.setdefault(int(index), {})[key] = value.clone()
-    if state:
-        optimizer.load_state_dict({**optimizer.state_dict(), "state": state})

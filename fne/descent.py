@@ -1,0 +1,165 @@
+"""Training by gradient descent inside a node, from weights that it was sent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from fne.augment import moved
+from fne.errors import RunError
+from fne.evolution import fitness
+from fne.evolution.evaluate import has_batch_norm
+from fne.evolution.genome import buffers_of, fill_buffers
+from fne.node import Node, Worker
+from fne.randomness import seeded_initialisation
+from fne.types import Header
+
+OPTIMIZER = "optimizer."
+
+
+@dataclass(frozen=True)
+class Descent:
+    """What came of a training: the change of the weights `[D]`, buffers after it, and the loss.
+
+    The loss is summed over the samples of the last epoch.
+    """
+
+    delta: Tensor
+    buffers: Mapping[str, Tensor]
+    loss: Tensor
+
+
+def descend(
+    worker: Worker,
+    node: Node,
+    header: Header,
+    start: Tensor,
+    before: Mapping[str, Tensor],
+    *,
+    loss: str,
+    lr: float,
+    epochs: int,
+    batch_size: int,
+    optimizer: str = "sgd",
+    momentum: float = 0.0,
+    mu: float = 0.0,
+    state: dict[str, Tensor] | None = None,
+) -> Descent:
+    """Train the worker's module on a node's samples.
+
+    Args:
+        worker: whose module is filled and trained.
+        node: whose samples, and public generator of the batches' order.
+        header: of the request.
+        start, before: weights `[D]` and buffers that it begins with.
+        loss, lr, epochs, batch_size, optimizer, momentum, mu: see the task `train`.
+        state: the node's memory, in which the optimizer's state is kept; `None`: a new optimizer each time.
+
+    Raises:
+        RunError: training leaves the finite numbers; names what does.
+    """
+    layout, module = worker.evaluator.layout, worker.module
+    layout.fill(module, start.to(worker.device))
+    fill_buffers(module, before)
+    named = dict(module.named_parameters())
+    parameters = [named[leaf.name] for leaf in layout.leaves]
+    method = make_optimizer(optimizer, parameters, lr=lr, momentum=momentum)
+    if state is not None:
+        _restore(method, state)
+    size = batch_size or len(node.data)
+    total = _descend(worker, node, header, method, parameters, loss, epochs=epochs, size=size, mu=mu)
+    delta, after = layout.flatten(module) - start.cpu(), buffers_of(module)
+    weighted = delta * len(node.data)  # as it is added up: that must not overflow either
+    bad = [leaf.name for leaf in layout.leaves if not weighted[leaf.start : leaf.stop].isfinite().all()]
+    bad += [name for name, b in after.items() if not (b.isfinite() | _same(b, before[name].cpu())).all()]
+    if bad:  # a buffer may hold infinities from the start, such as a mask
+        raise RunError(f"training diverged: non-finite values in {bad[0]!r}; lower strategy.lr = {lr}")
+    if state is not None:
+        _keep(method, state)
+    return Descent(delta, after, total)
+
+
+def _descend(
+    worker: Worker,
+    node: Node,
+    header: Header,
+    method: torch.optim.Optimizer,
+    parameters: Sequence[Tensor],
+    loss: str,
+    *,
+    epochs: int,
+    size: int,
+    mu: float,
+) -> Tensor:
+    """Train the worker's module on a node's samples; returns the loss summed over the last epoch, float64."""
+    module, device, data = worker.module, worker.device, node.data
+    anchors = [p.detach().clone() for p in parameters] if mu else []
+    order, shifts = node.generator(header, "batches"), node.generator(header, "shift")
+    total = torch.zeros((), dtype=torch.float64, device=device)
+    module.train()
+    try:
+        with seeded_initialisation(header.seed, header.step, header.attempt, node.name, "dropout", device=device):
+            for _ in range(epochs):
+                total.zero_()
+                permuted = torch.randperm(len(data), generator=order).to(device)
+                for batch in _batches(permuted, size, module):
+                    x = moved(data.x[batch], node.shift, shifts) if node.shift else data.x[batch]
+                    logits = module(x).unsqueeze(0)
+                    losses = fitness.sample_losses(loss, logits, data.y[batch], worker.evaluator.output)
+                    method.zero_grad(set_to_none=True)
+                    losses.mean().backward()  # type: ignore[no-untyped-call]
+                    if mu:  # the gradient of mu / 2 * ||w - w_global||^2, apart: mu = 0 is FedAvg, bit for bit
+                        _pull(parameters, anchors, mu)
+                    method.step()
+                    total += losses.detach().sum(dtype=torch.float64)
+    finally:
+        module.eval()
+    return total
+
+
+def _same(a: Tensor, b: Tensor) -> Tensor:
+    return (a == b) | (a.isnan() & b.isnan())
+
+
+def _batches(order: Tensor, size: int, module: nn.Module) -> list[Tensor]:
+    """Return the batches; batch norm cannot train on a single sample, so such a last one joins its neighbour."""
+    batches = list(torch.split(order, size))
+    if len(batches) > 1 and len(batches[-1]) == 1 and has_batch_norm(module):
+        batches[-2:] = [torch.cat(batches[-2:])]
+    return batches
+
+
+@torch.no_grad()
+def _pull(parameters: Sequence[Tensor], anchors: Sequence[Tensor], mu: float) -> None:
+    for parameter, anchor in zip(parameters, anchors, strict=True):
+        if parameter.grad is not None:  # one that the forward does not use never leaves its anchor
+            parameter.grad.add_(parameter - anchor, alpha=mu)
+
+
+def make_optimizer(name: str, parameters: Sequence[Tensor], *, lr: float, momentum: float) -> torch.optim.Optimizer:
+    """Return `sgd`, `adam` or `adadelta` (rho 0.95, eps 1e-7: the control of the FNE paper, section 3.2)."""
+    if name == "sgd":
+        return torch.optim.SGD(parameters, lr=lr, momentum=momentum)
+    if name == "adam":
+        return torch.optim.Adam(parameters, lr=lr)
+    return torch.optim.Adadelta(parameters, lr=lr, rho=0.95, eps=1e-7)
+
+
+def _keep(optimizer: torch.optim.Optimizer, memory: dict[str, Tensor]) -> None:
+    for index, state in optimizer.state_dict()["state"].items():
+        for key, value in state.items():
+            if value is not None:
+                memory[f"{OPTIMIZER}{index}.{key}"] = torch.as_tensor(value).detach().cpu().clone()
+
+
+def _restore(optimizer: torch.optim.Optimizer, memory: dict[str, Tensor]) -> None:
+    state: dict[int, dict[str, Tensor]] = {}
+    for name, value in memory.items():
+        if name.startswith(OPTIMIZER):
+            index, key = name.removeprefix(OPTIMIZER).split(".", 1)
+            state.setdefault(int(index), {})[key] = value.clone()
+    if state:
+        optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
