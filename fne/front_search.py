@@ -11,10 +11,8 @@ Points lie in the cube [-1, 1]^d.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,6 +20,7 @@ from torch import Tensor
 
 from fne.errors import RunError
 from fne.evolution import real_coded, rvea
+from fne.front_settings import Masking, Networks
 from fne.front_tasks import Arithmetic, Kind
 from fne.privacy import ring
 from fne.randomness import chosen_node
@@ -41,41 +40,6 @@ from fne.types import Header, Metrics, Relay, Request, Result, Round, Scalar
 ADAPTED = 0.1
 """Share of the generations after which reference vectors are adapted again and again: f_r."""
 _NONE = torch.zeros(0, dtype=torch.int64)
-
-
-def default_initial(task: FrontTask) -> int:
-    """Return 11 d - 1 points, as FDD-EA-DH has them."""
-    return 11 * len(task.space) - 1
-
-
-def default_centres(task: FrontTask) -> int:
-    """Return how many centres the authors' networks have."""
-    return math.isqrt(task.objectives + len(task.space)) + 3
-
-
-def default_population(objectives: int) -> int:
-    """Return the most reference vectors: as the authors have for 3, 5, 10 and 20 objectives, for 6 and 8 as RVEA's."""
-    known = {2: 100, 3: 105, 4: 120, 5: 126, 6: 132, 7: 140, 8: 156, 9: 174}
-    return known.get(objectives, 230 + 19 * (objectives - 10))
-
-
-@dataclass(frozen=True)
-class Networks:
-    """How networks are trained; see `fne.front_tasks.fit_task`."""
-
-    centres: int
-    epochs: int
-    lr: float
-    starts: int
-
-
-@dataclass(frozen=True)
-class Masking:
-    """The masks of the paper's text: their size, how it goes down over the generations, and whether eq. (4) is used."""
-
-    noise: float
-    schedule: Literal["constant", "linear"]
-    normalise: bool
 
 
 class FrontSearch:

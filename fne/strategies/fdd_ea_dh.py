@@ -38,7 +38,8 @@ import warnings
 from typing import Annotated, Literal
 
 from fne.errors import DataWarning, SettingError
-from fne.front_search import FrontSearch, Masking, Networks, default_centres, default_initial, default_population
+from fne.front_search import FrontSearch
+from fne.front_settings import Masking, Networks, default_centres, default_initial, default_population
 from fne.registry import Key, register
 from fne.space import FrontTask
 

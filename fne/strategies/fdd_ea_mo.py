@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from fne.front_search import FrontSearch, Networks, default_centres, default_initial, default_population
+from fne.front_search import FrontSearch
+from fne.front_settings import Networks, default_centres, default_initial, default_population
 from fne.registry import Key, register
 from fne.space import FrontTask
 
