@@ -18,7 +18,7 @@ from fne.experiment import Experiment, on_device
 from fne.files import write_atomically
 from fne.runfolder import FRONT, MODEL, SOLUTION, save_model
 from fne.search import Search
-from fne.types import Dataset, Engine
+from fne.types import Dataset, Engine, Samples
 from fne.watch.front_view import FrontView
 from fne.watch.simulation import SimulationView
 
@@ -38,6 +38,9 @@ def finish_learning(experiment: Experiment, folder: Path) -> dict[str, Any]:
         logits = experiment.evaluator.logits(result.parameters.unsqueeze(0), test_part.x, buffers=result.buffers)[0]
         by_subject = _by_subject((logits.argmax(dim=-1) == test_part.y).cpu(), dataset)
     fold, folds = dataset.fold or (None, None)
+    tradeoffs = {}
+    if hasattr(experiment.strategy, "population"):
+        tradeoffs = _population(experiment, test_part, folder)
     return {
         "dataset": config.data.name,
         "source": dataset.source,
@@ -55,7 +58,24 @@ def finish_learning(experiment: Experiment, folder: Path) -> dict[str, Any]:
         "best_value": None,
         "best_point": None,
         "model_sha256": digest,
+        **tradeoffs,
     }
+
+
+def _population(experiment: Experiment, test: Samples, folder: Path) -> dict[str, Any]:
+    """Write what each trade-off that a run ends with is and comes to; return the accounted privacy of the run."""
+    strategy: Any = experiment.strategy
+    weights, rows = strategy.population()
+    if rows:
+        found = experiment.evaluator.evaluate(weights, test, loss=experiment.loss)
+        labels = experiment.dataset.classes is not None
+        errors = (1 - found["accuracy"] if labels else found["loss"]).tolist()
+        text = io.StringIO()
+        writer = csv.DictWriter(text, [*rows[0], "error_test"], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows({**row, "error_test": error} for row, error in zip(rows, errors, strict=True))
+        write_atomically(folder / FRONT, text.getvalue().encode())
+    return {"front_size": sum(bool(row["on_front"]) for row in rows), "privacy": strategy.privacy()}
 
 
 def view_of(search: Search, engine: Engine) -> SimulationView | FrontView:

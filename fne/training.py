@@ -259,7 +259,12 @@ def _plugins(config: Config) -> dict[str, str]:
 
 
 def _plain(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value  # which JSON does not know
+    """Return a value with null for numbers that JSON does not know."""
+    if isinstance(value, dict):
+        return {key: _plain(entry) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [_plain(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 class _Stops:

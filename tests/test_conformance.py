@@ -49,12 +49,16 @@ TRAINING: tuple[dict[str, Any], ...] = (
 
 
 def settings(strategy: str, rounds: int = STEPS, **more: Any) -> dict[str, Any]:
-    """Return a config of a strategy on toy data; every strategy calls its horizon `rounds`."""
+    """Return a config of a strategy on toy data; nearly every strategy calls its horizon `rounds`."""
     known = entry("strategy", strategy).settings
     smaller = {"population": 12, "parents": 4} if {"population", "parents"} <= set(known) else {}
+    if "rounds_per_evaluation" in known:
+        smaller = {"population": 3, "generations": rounds // 2 - 1, "rounds_per_evaluation": 2}
+    else:
+        smaller["rounds"] = rounds
     return {
         "name": "run", "data": {"name": "toy", "nodes": 5}, "model": {"name": "mlp", "hidden": [6]},
-        "strategy": {"name": strategy, "rounds": rounds, **smaller}, "engine": {"threads": 1},
+        "strategy": {"name": strategy, **smaller}, "engine": {"threads": 1},
         "watch": {"tensorboard": False, "checkpoint_every": 4}, **more,
     }  # fmt: skip
 

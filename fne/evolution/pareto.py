@@ -1,0 +1,115 @@
+"""How populations of trade-offs mate and go on: by clusters of directions (FedMOEAC), or by fronts (NSGA-II).
+
+Shapes: `n` solutions, `M` objectives, `d` genes in the cube [-1, 1]^d. Objectives are minimised.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from fne.errors import FneError
+from fne.evolution.clustering import direction_groups, merged, scaled
+from fne.evolution.real_coded import polynomial_mutation, sbx
+
+CROSSOVER, CROSSOVER_ETA, MUTATION, MUTATION_ETA = 0.9, 2.0, 0.1, 20.0
+"""Of FedMOEAC, section 5.1: probability of a crossover and its index, that of a gene's mutation and its index."""
+
+
+def offspring(genes: Tensor, pairs: Tensor, draw: torch.Generator) -> Tensor:
+    """Return a child of each pair of parents `pairs [n, 2]`, `[n, d]`: one of two that they would have, drawn.
+
+    Half of the genes are crossed, where there is a crossover at all.
+    """
+    count, d = len(pairs), genes.shape[1]
+    first, second = genes[pairs[:, 0]], genes[pairs[:, 1]]
+    u = torch.rand(count, 2 * d + 2, generator=draw, dtype=torch.float64)
+    both = sbx(first, second, u[:, :d], eta=CROSSOVER_ETA, chance=0.5)
+    crossed = torch.where(u[:, -1:] < 0.5, both[0], both[1])
+    made = torch.where(u[:, -2:-1] < CROSSOVER, crossed, first)
+    return polynomial_mutation(made, u[:, d : 2 * d], eta=MUTATION_ETA, chance=MUTATION)
+
+
+class ClusterSelection:
+    """FedMOEAC: parents mate within groups of like directions, and of each cluster one survives.
+
+    Args:
+        groups: m, for mating.
+        select: which one: the nearest to the ideal point, or that with the least sum, of scaled objectives.
+    """
+
+    def __init__(self, groups: int, select: Literal["distance", "sum"]) -> None:
+        self._groups, self._select = groups, select
+
+    def children(self, genes: Tensor, values: Tensor, count: int, draw: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Return genes of `count` children and the first parent of each; groups take turns, those of one mate with all.
+
+        Source: Xiao and Liu, section 4.
+        """
+        u = torch.rand(self._groups, generator=draw, dtype=torch.float64)
+        labels = direction_groups(scaled(values), self._groups, u)
+        there = [(labels == group).nonzero()[:, 0] for group in range(self._groups)]
+        there = [members for members in there if len(members)]
+        everybody = torch.arange(len(genes))
+        pairs = []
+        for i in range(count):
+            members = there[i % len(there)]
+            first = int(members[torch.randint(len(members), (1,), generator=draw)])
+            mates = members if len(members) > 1 else everybody
+            mates = mates[mates != first] if len(mates) > 1 else mates
+            pairs.append([first, int(mates[torch.randint(len(mates), (1,), generator=draw)])])
+        chosen = torch.tensor(pairs)
+        return offspring(genes, chosen, draw), chosen[:, 0]
+
+    def survivors(self, values: Tensor, count: int) -> Tensor:
+        """Return of each of `count` clusters the best one."""
+        unit = scaled(values)
+        worth = unit.sum(dim=1) if self._select == "sum" else unit.norm(dim=1)
+        best = [min(cluster, key=lambda i: float(worth[i])) for cluster in merged(unit, count)]
+        return torch.tensor(sorted(best))
+
+
+class FrontSelection:
+    """NSGA-II: ranks of non-dominated sorting and crowding distances, by pymoo.
+
+    Source: K. Deb, A. Pratap, S. Agarwal, T. Meyarivan, "A fast and elitist multiobjective genetic algorithm" (2002).
+
+    Raises:
+        FneError: pymoo is not there.
+    """
+
+    def __init__(self) -> None:
+        self._pymoo()
+
+    def children(self, genes: Tensor, values: Tensor, count: int, draw: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Return genes of `count` children and the first parent of each, winners of binary tournaments."""
+        order = {int(individual): place for place, individual in enumerate(self._ordered(values, len(values)))}
+        entrants = torch.randint(len(genes), (count, 2, 2), generator=draw)
+        pairs = [[min(fight, key=order.__getitem__) for fight in of_child] for of_child in entrants.tolist()]
+        chosen = torch.tensor(pairs)
+        return offspring(genes, chosen, draw), chosen[:, 0]
+
+    def survivors(self, values: Tensor, count: int) -> Tensor:
+        """Return the `count` best by rank, and by crowding within the last front that has a place."""
+        return self._ordered(values, count).sort().values
+
+    def _ordered(self, values: Tensor, count: int) -> Tensor:
+        sorting, crowding = self._pymoo()
+        finite = values.nan_to_num(nan=1e30, posinf=1e30).double().numpy()
+        fronts = sorting().do(finite)
+        order: list[int] = []
+        for front in fronts:
+            distances = crowding("cd").do(finite[front])
+            order += [int(front[i]) for i in sorted(range(len(front)), key=lambda i: -distances[i])]
+        return torch.tensor(order[:count])
+
+    def _pymoo(self) -> tuple[Any, Any]:
+        try:
+            sorting = importlib.import_module("pymoo.util.nds.non_dominated_sorting").NonDominatedSorting
+            crowding = importlib.import_module("pymoo.operators.survival.rank_and_crowding.metrics")
+        except ModuleNotFoundError:
+            raise FneError("NSGA-II is pymoo's, which is not installed: pip install 'fne[moo]'") from None
+        return sorting, crowding.get_crowding_function

@@ -1,0 +1,300 @@
+"""Accounted differential privacy of a whole run: what was released under which noise, and the epsilon it adds up to.
+
+Every mechanism is Gaussian. What it tells is bounded in Rényi's measure (RDP) at `ORDERS`: with Poisson sampling as
+Opacus computes it (Mironov, Talwar and Zhang 2019), of a fixed size without replacement by theorem 27 of Wang, Balle
+and Kasiviswanathan 2019, at whole orders; never more than without sampling. That adds up over all releases, and becomes
+an epsilon by theorem 21 of Balle et al. 2020. Beside it stands the upper bound of Opacus' PRV accountant (Gopi et al.
+2021), tighter, for Poisson sampling and none. Both are upper bounds, so the smaller one holds.
+
+Against an adversary who sees uploads a draw of clients hides nobody and does not count: computed is the Gaussian
+without sampling, once a release. `releases` is then the number of rounds that the client which takes part most often
+takes part in; with random draws nobody knows it beforehand, and it is every round.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from typing import Any
+from warnings import catch_warnings
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import gammaln, logsumexp
+
+from fne.errors import SettingError
+
+ORDERS: NDArray[np.float64] = np.concatenate([
+    1 + np.arange(1, 20) / 100, np.arange(24, 40) / 20, np.arange(20, 50) / 10, np.arange(20, 44) / 4,
+    np.arange(11, 64), (64, 72, 80, 96, 112, 128, 160, 192, 256, 384, 512),
+])  # fmt: skip
+"""Of Rényi's measure; a coarser grid gives some per cent more."""
+
+WEIGHTS = "weights"  # as `Mechanism.clipped`: whole weights, not what training changed of them
+EPSILON_ERROR = 0.01  # that PRV adds (Opacus' own)
+MOST_POINTS = 2**24  # of all of PRV's grids, beyond which it is not tried: ten seconds or so
+_WORDS = {
+    "sampling": ("poisson", "fixed", "none"), "adjacency": ("add_remove", "zero_out", "replace_one"),
+    "unit": ("client", "record"), "adversary": ("aggregate", "uploads"), "drawn": ("clients", "records"),
+}  # fmt: skip
+_FITTING = {"poisson": ("add_remove", "zero_out"), "fixed": ("replace_one",), "none": _WORDS["adjacency"]}
+
+
+@dataclass(frozen=True)
+class Mechanism:
+    """A Gaussian mechanism; raises `SettingError` for what is out of range or does not fit together."""
+
+    multiplier: float  # z, standard deviation of the noise over the sensitivity (see `multiplier`); 0 is no noise
+    clipped: str  # what is clipped, such as "update" or `WEIGHTS`
+    clip: float  # Z, its largest L2 norm
+    sampling: str = "none"  # or `poisson`, each by itself at `rate`; or `fixed`, `size` of `population`
+    rate: float = 1.0
+    size: int = 0
+    population: int = 0
+    adjacency: str = "zero_out"  # a unit gives zero; or is not there, `add_remove`; or is another, `replace_one`
+    unit: str = "client"  # that is protected; or `record`
+    adversary: str = "aggregate"  # sees only the sum of a round, as with secure sums; or each upload, `uploads`
+    drawn: str = "clients"  # what sampling is of; or `records`, by their own client, which nobody else sees
+
+    def __post_init__(self) -> None:
+        for key, words in _WORDS.items():
+            _check(key, getattr(self, key), getattr(self, key) in words, f"one of {', '.join(words)}")
+        fixed, fitting = self.sampling == "fixed", _FITTING[self.sampling]
+        sizes = 1 <= self.size <= self.population if fixed else self.size == self.population == 0
+        hopeless = (self.adversary, self.unit, self.adjacency) == ("uploads", "client", "add_remove")
+        for key, holds, allowed in (
+            ("multiplier", 0 <= self.multiplier <= 1e100, "0 or more, at most 1e100"),
+            ("clip", 0 < self.clip < math.inf, "more than 0, and finite"),
+            ("rate", 0 < self.rate <= 1, "more than 0, at most 1"),
+            ("rate", self.rate == 1 or self.sampling == "poisson", "1 unless sampling = poisson"),
+            ("size", sizes, "1 to population with sampling = fixed; else both are 0"),
+            ("adjacency", self.adjacency in fitting, f"{' or '.join(fitting)} with sampling = {self.sampling}"),
+            ("adjacency", not hopeless, "zero_out or replace_one: who sees uploads sees which clients there are"),
+            ("drawn", self.drawn == "clients" or self.unit == "record", "clients where unit = client"),
+        ):
+            _check(key, getattr(self, key), holds, allowed)
+
+    @property
+    def share(self) -> float:
+        """Return the probability of a unit to be in a release."""
+        return self.size / self.population if self.sampling == "fixed" else self.rate
+
+    @property
+    def counted(self) -> float:
+        """Return the rate that counts: 1 where the adversary sees who was drawn."""
+        return 1.0 if self.adversary == "uploads" and self.drawn == "clients" else self.share
+
+
+def multiplier(sigma: float, adjacency: str, noises: int = 1) -> float:
+    """Return z of a sum in which at least `noises` parts carry noise of sigma Z each; a unit moves it by Z, or 2 Z."""
+    return sigma * math.sqrt(noises) / (2 if adjacency == "replace_one" else 1)
+
+
+def score_eq7(rounds: int, delta: float, rate: float, sigma: float) -> float:
+    """Return sqrt(2 T ln(1/delta)) / (v sigma), equation (7) of FedMOEAC: a score, not an epsilon.
+
+    The sampling rate v is on the wrong side (fewer clients a round protect better, but score worse), and the term
+    T / (2 sigma^2) of concentrated differential privacy is missing, so even at v = 1 it is no upper bound: sigma 1,
+    T 100 and delta 1e-5 score 48.0, their epsilon is 91.8. It ranks the noise of runs with the same T, v and delta.
+    """
+    return math.sqrt(2 * rounds * math.log(1 / delta)) / (rate * sigma) if sigma > 0 else math.inf
+
+
+# ------------------------------------------------------------------------------------------------ accountant
+@dataclass(frozen=True)
+class Spent:
+    """Upper bounds of epsilon at `delta`: by RDP at `order`, if any, and by PRV, or `why` there is none."""
+
+    delta: float
+    rdp: float
+    order: float | None
+    prv: float | None
+    why: str = ""
+
+    @property
+    def epsilon(self) -> float:
+        """Return the smaller bound; infinite where anything was released without noise."""
+        return self.rdp if self.prv is None else min(self.rdp, self.prv)
+
+
+class Accountant:
+    """Adds up all releases of a run: also of different mechanisms, as a search makes them."""
+
+    def __init__(self) -> None:
+        self.released: dict[Mechanism, int] = {}
+
+    def add(self, mechanism: Mechanism, releases: int = 1) -> None:
+        """Add releases; raises `SettingError` where adjacency, unit or adversary are not those of before."""
+        _check("releases", releases, releases >= 0, "0 or more")
+        for key in ("adjacency", "unit", "adversary"):
+            alike = all(getattr(known, key) == getattr(mechanism, key) for known in self.released)
+            _check(key, getattr(mechanism, key), alike, "that of the releases before, or they do not add up")
+        if releases:
+            self.released[mechanism] = self.released.get(mechanism, 0) + releases
+
+    def epsilon(self, delta: float, *, tight: bool = True) -> Spent:
+        """Return what was spent at 0 < `delta` < 1, if `tight` with PRV, which may take some seconds."""
+        _check("delta", delta, 0 < delta < 1, "between 0 and 1")
+        if not self.released:
+            return Spent(delta, 0.0, None, 0.0)
+        curve = np.sum([n * _curve(m.multiplier, m.counted, m.sampling) for m, n in self.released.items()], axis=0)
+        if np.isinf(curve).all():
+            return Spent(delta, math.inf, None, None, "there is no noise: epsilon is infinite")
+        rdp, order = _converted(curve, delta)
+        if not tight:
+            return Spent(delta, rdp, order, None, "not asked for")
+        try:
+            return Spent(delta, rdp, order, self._prv(delta, _converted(curve, delta / 4000)[0]))
+        except (ArithmeticError, ValueError, RuntimeError, IndexError, MemoryError) as error:  # opacus#601, #604
+            return Spent(delta, rdp, order, None, f"no bound by PRV: {error}")
+
+    def _prv(self, delta: float, reach: float) -> float:
+        """Return PRV's bound; raises `ValueError` where it is not tried, and whatever Opacus does."""
+        from opacus.accountants import PRVAccountant
+
+        alike: dict[tuple[float, float], int] = {}
+        for m, n in self.released.items():
+            if m.sampling == "fixed" and m.counted < 1:
+                raise ValueError("it knows Poisson sampling and none, not draws of a fixed size")
+            alike[m.multiplier, m.counted] = alike.get((m.multiplier, m.counted), 0) + n
+        step = EPSILON_ERROR / math.sqrt(sum(alike.values()) * math.log(12_000 / delta) / 2)
+        if reach > 600 or 2 * (reach + 3) / step * len(alike) > MOST_POINTS:  # exp overflows beyond 709
+            raise ValueError("not tried, epsilon or the number of releases is too large")
+        prv = PRVAccountant()
+        prv.history = [(z, rate, n) for (z, rate), n in alike.items()]
+        errors = np.errstate(divide="ignore", over="raise", invalid="raise")  # log(0) at rate 1 does no harm
+        with catch_warnings(action="ignore"), errors:
+            bound = float(prv.get_epsilon(delta, eps_error=EPSILON_ERROR))
+        if not math.isfinite(bound):
+            raise ValueError(f"it returned {bound}")
+        return max(bound, 0.0)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all that was released, as plain numbers and words."""
+        return {"released": [[asdict(mechanism), releases] for mechanism, releases in self.released.items()]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what `state_dict` returned."""
+        self.released = {Mechanism(**fields): int(releases) for fields, releases in state["released"]}
+
+
+def _check(key: str, value: object, holds: bool, allowed: str) -> None:
+    if not holds:
+        raise SettingError(f"privacy.{key}", value, allowed)
+
+
+def _converted(curve: NDArray[np.float64], delta: float) -> tuple[float, float]:
+    """Return epsilon of an RDP curve, and the order that gives it."""
+    from opacus.accountants.analysis.rdp import get_privacy_spent
+
+    with catch_warnings(action="ignore"):  # of an order at either end of the grid: `WARNINGS` has it
+        epsilon, order = get_privacy_spent(orders=ORDERS, rdp=curve, delta=delta)
+    return max(float(epsilon), 0.0), float(order)
+
+
+@lru_cache(maxsize=1024)
+def _curve(z: float, rate: float, sampling: str) -> NDArray[np.float64]:
+    """Return RDP of one release at `ORDERS`."""
+    with np.errstate(divide="ignore", over="ignore"):
+        unsampled: NDArray[np.float64] = ORDERS / (2 * z * z)
+    if rate == 1 or np.isinf(unsampled).any():
+        return unsampled
+    sampled = _without_replacement(z, rate) if sampling == "fixed" else _poisson(z, rate)
+    return np.maximum(np.fmin(sampled, unsampled), 0.0)  # by joint quasi-convexity; rounding may go below 0
+
+
+def _poisson(z: float, rate: float) -> NDArray[np.float64]:
+    from opacus.accountants.analysis.rdp import compute_rdp
+
+    bounds = np.full(len(ORDERS), np.inf)
+    for i, order in enumerate(ORDERS.tolist()):
+        with suppress(ArithmeticError, ValueError):  # opacus#49
+            bounds[i] = compute_rdp(q=rate, noise_multiplier=z, steps=1, orders=order)
+    return bounds
+
+
+def _without_replacement(z: float, rate: float) -> NDArray[np.float64]:
+    """Return theorem 27's bound: a sum over powers of the rate; infinite at broken orders."""
+    j = np.arange(2, int(ORDERS[-1]) + 1)
+    even = np.array([_log_moment(z, power) for power in range(2, len(j) + 4, 2)])
+    moments = (even[j // 2 - 1] + even[(j + 1) // 2 - 1]) / 2  # odd ones by Cauchy and Schwarz
+    logs = j * math.log(rate) + np.minimum(math.log(4) + moments, math.log(2) + j * (j - 1) / (2 * z * z))
+    orders = ORDERS[:, None]
+    logs = logs + gammaln(orders + 1) - gammaln(j + 1) - gammaln(orders - j + 1)  # -inf beyond an order
+    total = logsumexp(np.pad(logs, ((0, 0), (1, 0))), axis=1)  # with 1, whose logarithm is the 0
+    return np.where(ORDERS % 1 == 0, total / (ORDERS - 1), np.inf)
+
+
+def _log_moment(z: float, power: int) -> float:
+    """Return log E(p/q - 1)^power over q = N(0, z^2), with p = N(1, z^2): by trapezia, where sums would cancel."""
+    far = 12 * z  # the mass lies around 0 and around `power`
+    pieces = []
+    for start, end in [(-far, power + far)] if power < 2 * far else [(-far, far), (power - far, power + far)]:
+        x = np.linspace(start, end, 1 + math.ceil((end - start) / z * 40))
+        ratio = (x - 0.5) / (z * z)
+        with np.errstate(divide="ignore"):
+            apart = np.maximum(ratio, 0.0) + np.log(-np.expm1(-np.abs(ratio)))
+        density = -x * x / (2 * z * z) - math.log(z * math.sqrt(2 * math.pi))
+        pieces.append(logsumexp(power * apart + density) + math.log(x[1] - x[0]))
+    return float(logsumexp(pieces))
+
+
+# ------------------------------------------------------------------------------------------------ report
+@dataclass(frozen=True)
+class Conduct:
+    """What a run does beside its mechanisms, as far as the promise hangs on it."""
+
+    units: int  # N, of clients or records
+    sampler: str  # how they are really drawn, as `Mechanism.sampling`, or a word such as "shuffled"
+    unnoised: tuple[str, ...] = ()  # what leaves without noise, such as "loss", "sample counts", "buffers"
+    bounded_weights: bool = True  # each client's in a sum
+    divides_by_replies: bool = False  # noise is divided by the replies that came, though some drop out
+    trainings: int = 1  # that a search makes with the same data
+    cryptographic: bool = False  # noise is discrete, and of a cryptographic generator
+
+
+WARNINGS: tuple[tuple[Callable[[dict[Mechanism, int], Spent, Conduct], bool], str], ...] = (  # when, what to say
+    (lambda r, s, c: math.isinf(s.epsilon), "something was released without noise: epsilon is infinite"),
+    (lambda r, s, c: s.delta * c.units >= 1, "delta = {s.delta:g} is not below 1/N, N = {c.units}: a unit may leak"),
+    (lambda r, s, c: s.order in (ORDERS[0], ORDERS[-1]), "RDP is not tight: its order {s.order:g} ends the grid"),
+    (lambda r, s, c: any(m.counted < 1 and m.sampling != c.sampler for m in r),
+     "amplification counts for {sampling} sampling, but this run's is {c.sampler}: epsilon does not hold"),
+    (lambda r, s, c: any(m.share < m.counted for m in r),
+     "the adversary sees uploads, so the draw of clients does not count as amplification"),
+    (lambda r, s, c: bool(c.unnoised), "without noise leave: {unnoised}; epsilon does not cover them"),
+    (lambda r, s, c: not c.bounded_weights, "clients' weights are unbounded, so the sensitivity is: bound them"),
+    (lambda r, s, c: c.divides_by_replies, "noise is divided by the replies that came: with fewer its size is another"),
+    (lambda r, s, c: c.trainings > 1,
+     "the search trains {c.trainings} times with the same data: epsilon is of all {releases} releases together"),
+    (lambda r, s, c: any(m.clipped == WEIGHTS for m in r), "weights are clipped, not updates: noise drowns learning"),
+    (lambda r, s, c: not c.cryptographic, "noise is floating point of no cryptographic generator (Opacus' secure_mode "
+     "needs torchcsprng): its lowest bits may tell"),
+)  # fmt: skip
+
+
+def warnings(accountant: Accountant, spent: Spent, conduct: Conduct) -> list[str]:
+    """Return what the user should know before believing the epsilon."""
+    released = accountant.released
+    words = {
+        "s": spent, "c": conduct, "unnoised": ", ".join(conduct.unnoised), "releases": sum(released.values()),
+        "sampling": " and ".join(sorted({m.sampling for m in released if m.counted < 1})),
+    }  # fmt: skip
+    return [text.format(**words) for applies, text in WARNINGS if applies(released, spent, conduct)]
+
+
+def report(accountant: Accountant, delta: float, conduct: Conduct, score: float | None = None) -> dict[str, Any]:
+    """Return all that an epsilon means nothing without, by label; `score` of `score_eq7` goes beside it."""
+    spent = accountant.epsilon(delta)
+    tight = spent.prv is not None and spent.prv <= spent.rdp
+    return {
+        "epsilon": spent.epsilon, "delta": delta, "units": conduct.units,
+        "accountant": "PRV, upper bound" if tight else "RDP, upper bound",
+        "epsilon_rdp": spent.rdp, "order": spent.order, "epsilon_prv": spent.prv, "no_prv": spent.why,
+        "score of eq. (7), not an epsilon": score,
+        "mechanisms": [{"mechanism": "Gaussian", **asdict(m), "counted_rate": m.counted, "releases": n}
+                       for m, n in accountant.released.items()],
+        "warnings": warnings(accountant, spent, conduct),
+    }  # fmt: skip

@@ -1,0 +1,83 @@
+"""FedMOEAC: how updates are pruned, quantised and noised, as a population of trade-offs that mates within clusters.
+
+Chengui Xiao, Songbai Liu, "Clustering-based evolutionary federated multiobjective optimization and learning"
+(FedMOEAC). Objectives: error, bytes sent, and what the paper calls the privacy budget.
+
+Deviations and readings
+- The paper does not say for how many rounds a model is trained to be evaluated (`rounds_per_evaluation`, T of eq. (7)),
+  nor from which weights a child begins (`inherit`), nor whether all share one global model, as lines 7 and 8 of its
+  algorithm read (`shared_global`). By default each individual is trained from the initial weights for ten rounds, so
+  that objectives are comparable; parents keep theirs and are not trained again.
+- Eq. (5), the error, is that on the server's validation data, 1 - accuracy; of regression the loss.
+- Eq. (6), bytes, is counted on what is really sent: encoded positions, levels, heads, over the same weights as floats.
+- Eq. (7) is a score and no epsilon (`fne.privacy.accountant.score_eq7`); beside it goes an accounted epsilon. Bounds
+  of the score ("privacy budget within [0.1, 10]") bound the noise; its genes are logarithms, the bounds are far apart.
+- Eq. (4) adds noise of deviation sigma Z to every coordinate: of 46,730 weights at sigma = 6 that is 1,300 times the
+  update, and nothing is learned (`noise = coordinate`). With `noise = total`, the default, all noise together is of
+  size sigma Z: then the paper's errors can be reached, and the accounted epsilon says that nothing is protected.
+- Eq. (3) is misprinted, eq. (4) clips weights: see `fne.privacy.compression`. `order = literal` has the text's order:
+  pruned and quantised weights, clipped, noised, and so sent as floats. The default clips and noises the update, and
+  then prunes and quantises it, which costs no privacy.
+- The threshold "is a pruning rate" where it is drawn: mean 0.3. `pruning = rate` takes that share; with `threshold` it
+  is the size of eq. (2), of which nearly all updates are smaller.
+- Only fully connected layers are pruned (`prune = fc`); `all` prunes all.
+- "Minimum fitness" of three objectives is the least distance to the ideal point, of scaled objectives (`select`).
+  Objectives are scaled to their range before cosines are taken: they have different units. The number of mating groups
+  is not given (`clusters`).
+- Bits are the nearest of `bits` after variation, each with an equal share of the gene.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from fne.evolution.pareto import ClusterSelection
+from fne.registry import Key, register
+from fne.tradeoffs import Sending, Tradeoffs
+from fne.types import LearningTask
+
+
+@register("strategy", "fed_moeac")
+def fed_moeac(
+    task: LearningTask,
+    *,
+    seed: int,
+    population: Annotated[int, Key("individuals; N", ge=2)] = 10,
+    generations: Annotated[int, Key("of children", ge=0)] = 12,
+    rounds_per_evaluation: Annotated[int, Key("of federated averaging for each; T", unit="rounds", ge=1)] = 10,
+    clusters: Annotated[int, Key("groups for mating; m", ge=1)] = 3,
+    select: Annotated[
+        Literal["distance", "sum"], Key("who survives of a cluster: nearest to the ideal point, or least sum")
+    ] = "distance",
+    loss: Annotated[Literal["nmse", "mse", "bce", "cross_entropy"], Key("of training")] = "cross_entropy",
+    participation: Annotated[float, Key("share of the nodes that take part in a round; v", gt=0, le=1)] = 0.4,
+    epochs: Annotated[int, Key("passes over a node's samples in a round; E", unit="epochs", ge=1)] = 2,
+    batch_size: Annotated[int, Key("0: all samples at once; B", unit="samples", ge=0)] = 64,
+    lr: Annotated[float, Key("learning rate of SGD", gt=0)] = 0.1,
+    bits: Annotated[tuple[int, ...], Key("choices for a value that is sent", unit="bits", min_length=1)] = (32, 16, 8),
+    clip: Annotated[float, Key("largest L2 norm of an update; 0: none, and no noise; Z", ge=0)] = 1.0,
+    noise: Annotated[
+        Literal["total", "coordinate"], Key("sigma Z is the size of all noise together, or its deviation a weight")
+    ] = "total",
+    score_bounds: Annotated[tuple[float, float], Key("least and largest score of eq. (7), which bound the noise")] = (
+        0.1,
+        10.0,
+    ),
+    delta: Annotated[float, Key("of the accounted privacy, and of eq. (7)", gt=0, lt=1)] = 1e-5,
+    pruning: Annotated[
+        Literal["rate", "threshold"], Key("of the first gene: a share that is pruned, or a size")
+    ] = "rate",
+    prune: Annotated[Literal["fc", "all"], Key("weights of fully connected layers, or all")] = "fc",
+    order: Annotated[
+        Literal["proper", "literal"], Key("clip, noise, compress the update; or compress, clip, noise weights")
+    ] = "proper",
+    inherit: Annotated[Literal["initial", "first_parent"], Key("weights that a child begins with")] = "initial",
+    shared_global: Annotated[bool, Key("all begin with one global model, the mean of those before")] = False,
+) -> Tradeoffs:
+    """Federated multi-objective search over sparsity, bits and noise, with clusters of directions."""
+    sending = Sending(bits, clip, noise, pruning, prune, order, score_bounds, delta)
+    return Tradeoffs(
+        task, seed=seed, selection=ClusterSelection(clusters, select), population=population, generations=generations,
+        rounds=rounds_per_evaluation, loss=loss, participation=participation, epochs=epochs, batch_size=batch_size,
+        lr=lr, sending=sending, inherit=inherit, shared_global=shared_global,
+    )  # fmt: skip

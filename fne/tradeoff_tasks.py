@@ -1,0 +1,61 @@
+"""Node task of methods that weigh error against bytes and privacy: train candidates, and send what each may send."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Literal
+
+import torch
+from torch import Tensor
+
+from fne.descent import descend
+from fne.node import Node, Worker
+from fne.privacy.compression import prepare
+from fne.registry import Key, register
+from fne.types import Request, Tensors
+
+UPDATE = "update."
+
+
+@register("task", "train_candidates")
+def train_candidates_task(
+    worker: Worker,
+    nodes: Sequence[Node],
+    request: Request,
+    *,
+    loss: Annotated[Literal["nmse", "mse", "bce", "cross_entropy"], Key("what is minimised")],
+    lr: Annotated[float, Key("learning rate", ge=0)],
+    epochs: Annotated[int, Key("passes over the node's samples", unit="epochs", ge=1)],
+    batch_size: Annotated[int, Key("0: all samples at once", unit="samples", ge=0)],
+    clip: Annotated[float, Key("largest L2 norm of an update, or of weights; 0: none", ge=0)],
+    noise: Annotated[Literal["coordinate", "total"], Key("what the noise is the standard deviation of, in clips")],
+    pruning: Annotated[Literal["rate", "threshold"], Key("what the thresholds are")],
+    prune: Annotated[Literal["fc", "all"], Key("which weights")],
+    order: Annotated[Literal["proper", "literal"], Key("of clipping, noise and compression")],
+) -> Iterator[Tensors]:
+    """Train each candidate from its weights on the node's samples, and send its update clipped, noised and compressed.
+
+    Takes `parameters [P, D]`, and of each candidate `thresholds`, `bits` (int64) and `noises`, `[P]`. The batches are
+    the same for all candidates. Yields `update.i`, uint8, for each candidate (`fne.privacy.compression.decode`),
+    `loss [P]`, summed over the samples of the last epoch, and `samples [1]`.
+    """
+    layout = worker.evaluator.layout
+    common = request.common
+    scale = 1.0 if noise == "coordinate" else 1 / math.sqrt(layout.size)
+    for node in nodes:
+        told: dict[str, Tensor] = {}
+        losses = []
+        for i, start in enumerate(common["parameters"]):
+            found = descend(
+                worker, node, request.header, start, {}, loss=loss, lr=lr, epochs=epochs, batch_size=batch_size
+            )
+            sigma = float(common["noises"][i])
+            sent = prepare(
+                found.delta, layout.leaves, threshold=float(common["thresholds"][i]), pruning=pruning,
+                bits=int(common["bits"][i]), clip=clip or None, noise=sigma * scale, prune=prune, order=order,
+                generator=node.private_generator(request.header, f"noise {i}") if sigma else None, origin=start,
+            )  # fmt: skip
+            told[f"{UPDATE}{i}"] = sent.payload
+            losses.append(found.loss.cpu().reshape(()))
+        yield {**told, "loss": torch.stack(losses), "samples": torch.tensor([len(node.data)])}

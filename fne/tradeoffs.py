@@ -1,0 +1,336 @@
+"""Federated learning as a search for the best trade-offs of error, bytes sent and privacy: the server's half.
+
+An individual is how an update is sent, (threshold, bits, noise). It is evaluated by training a model in that way for
+some rounds of federated averaging; all of a generation are trained side by side, by the same nodes.
+
+Shapes: `N` individuals, `D` weights. Genes are points of the cube [-1, 1]^3: the threshold, the place among the bits,
+and the logarithm of the noise between what the bounds of the score allow.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from fne.errors import RunError, SettingError
+from fne.evolution.fitness import check_loss
+from fne.evolution.indicators import non_dominated
+from fne.privacy.accountant import WEIGHTS, Accountant, Conduct, Mechanism, multiplier, report, score_eq7
+from fne.privacy.compression import decode
+from fne.randomness import derive_seed, draw_nodes, generator
+from fne.tradeoff_tasks import UPDATE
+from fne.types import Header, LearningTask, Metrics, Request, Result, Round, Scalar
+
+OBJECTIVES = ("error", "communication", "score")
+MOST_PRUNED = 0.95
+"""Largest threshold: a rate of 1 would send nothing."""
+
+
+class Selection(Protocol):
+    """How a method mates and selects; `values [n, 3]` are minimised."""
+
+    def children(self, genes: Tensor, values: Tensor, count: int, draw: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Return genes of `count` children `[count, 3]`, and the first parent of each, int64 `[count]`."""
+        ...
+
+    def survivors(self, values: Tensor, count: int) -> Tensor:
+        """Return who goes on, int64 `[count]`."""
+        ...
+
+
+@dataclass(frozen=True)
+class Sending:
+    """How updates are clipped, noised and compressed; see `fne.privacy.compression.prepare`."""
+
+    bits: tuple[int, ...]
+    clip: float
+    noise: str
+    pruning: str
+    prune: str
+    order: str
+    score_bounds: tuple[float, float]
+    delta: float
+
+
+@dataclass
+class Group:
+    """Some individuals: genes `[n, 3]`, weights `[n, D]`, objectives `[n, 3]`, bytes sent and rounds trained `[n]`."""
+
+    genes: Tensor
+    weights: Tensor
+    values: Tensor = field(default_factory=lambda: torch.zeros(0, 3, dtype=torch.float64))
+    sent: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.float64))
+
+    def take(self, index: Tensor) -> Group:
+        """Return those at `index`."""
+        return Group(self.genes[index], self.weights[index], self.values[index], self.sent[index])
+
+    def joined(self, other: Group) -> Group:
+        """Return these and the others."""
+        return Group(
+            *(torch.cat([getattr(self, n), getattr(other, n)]) for n in ("genes", "weights", "values", "sent"))
+        )
+
+
+class Tradeoffs:
+    """A strategy that searches for trade-offs; a `fne.types.Strategy`.
+
+    Args:
+        task: model and validation.
+        seed: of the run.
+        selection: the method.
+        population, generations: N, and how often there are children.
+        rounds: of federated averaging for an evaluation; T.
+        loss, participation, epochs, batch_size, lr: of the training; `participation` is v.
+        sending: how updates are sent.
+        inherit: children begin with the initial weights, or with those of their first parent.
+        shared_global: all of a generation begin with one global model, the mean of what came of the one before.
+    """
+
+    def __init__(
+        self,
+        task: LearningTask,
+        *,
+        seed: int,
+        selection: Selection,
+        population: int,
+        generations: int,
+        rounds: int,
+        loss: str,
+        participation: float,
+        epochs: int,
+        batch_size: int,
+        lr: float,
+        sending: Sending,
+        inherit: str,
+        shared_global: bool,
+    ) -> None:
+        check_loss(loss, classification=task.classification)
+        if any(True for _ in task.buffers):
+            raise SettingError(
+                "model.name", "one with buffers", "one without batch normalisation: buffers are not sent"
+            )
+        low, high = sending.score_bounds
+        if not 0 < low < high:
+            allowed = f"[low, high], {'low below high' if low > 0 else 'above 0'}"
+            raise SettingError("strategy.score_bounds", [low, high], allowed)
+        for bits in sending.bits:
+            if bits not in (*range(2, 17), 32):
+                raise SettingError("strategy.bits", bits, "2 to 16, or 32 for floats as they are")
+        self.seed, self.step = seed, 0
+        self._task, self._selection, self._sending = task, selection, sending
+        self._count, self._generations, self._rounds = population, generations, rounds
+        self._loss, self._participation, self._inherit, self._shared = loss, participation, inherit, shared_global
+        self._options: dict[str, Scalar] = {
+            "loss": loss, "lr": lr, "epochs": epochs, "batch_size": batch_size, "clip": sending.clip,
+            "noise": sending.noise, "pruning": sending.pruning, "prune": sending.prune, "order": sending.order,
+        }  # fmt: skip
+        self._initial = task.layout.flatten(task.new_model(derive_seed(seed, "global")))
+        self._global = self._initial
+        self._parents: Group | None = None
+        self._trained = self._begin(self._start())
+        self._accountant = Accountant()
+        self._trainings = 0
+        self._hypervolumes: list[float | None] = []
+
+    # ------------------------------------------------------------------------------------------------ genes
+    def _noise_bounds(self) -> tuple[float, float]:
+        low, high = self._sending.score_bounds
+        one = score_eq7(self._rounds, self._sending.delta, self._participation, 1.0)
+        return one / high, one / low
+
+    def decoded(self, genes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return thresholds, bits (int64) and noises `[n]` of genes `[n, 3]`."""
+        places = (genes + 1) / 2
+        choices = torch.tensor(self._sending.bits)
+        index = (places[:, 1] * len(choices)).long().clamp(max=len(choices) - 1)
+        low, high = map(math.log, self._noise_bounds())
+        return places[:, 0] * MOST_PRUNED, choices[index], (low + places[:, 2] * (high - low)).exp()
+
+    def _start(self) -> Tensor:
+        """Return genes of the first individuals: pruning about 0.3, noise about 6, as the paper has them."""
+        draw = generator(self.seed, "start")
+        normal = torch.randn(self._count, 2, generator=draw, dtype=torch.float64)
+        bits = torch.rand(self._count, generator=draw, dtype=torch.float64)
+        low, high = self._noise_bounds()
+        noise = (6 + 2.5 * normal[:, 1]).clamp(low, high).log()
+        threshold = (0.3 + 0.1 * normal[:, 0]).clamp(0, MOST_PRUNED) / MOST_PRUNED
+        place = (noise - math.log(low)) / (math.log(high) - math.log(low))
+        return torch.stack([threshold, bits, place], dim=1) * 2 - 1
+
+    def _begin(self, genes: Tensor, first: Tensor | None = None) -> Group:
+        """Return individuals that are to be trained, with the weights that they begin with."""
+        if self._inherit == "first_parent" and first is not None and self._parents is not None:
+            return Group(genes, self._parents.weights[first])
+        return Group(genes, (self._global if self._shared else self._initial).expand(len(genes), -1).clone())
+
+    # ------------------------------------------------------------------------------------------------ steps
+    @property
+    def horizon(self) -> int:
+        """Rounds of all evaluations."""
+        return (1 + self._generations) * self._rounds
+
+    @property
+    def done(self) -> bool:
+        """Whether the horizon is reached."""
+        return self.step >= self.horizon
+
+    def ask(self, nodes: Sequence[str]) -> Request:
+        """Return the weights of all that are being evaluated, for this round's nodes."""
+        chosen = draw_nodes(nodes, max(1, round(self._participation * len(nodes))), self.seed, "nodes", self.step)
+        thresholds, bits, noises = self.decoded(self._trained.genes)
+        if not self._sending.clip:
+            noises = torch.zeros_like(noises)
+        common = {
+            "parameters": self._trained.weights, "thresholds": thresholds, "bits": bits, "noises": noises,
+        }  # fmt: skip
+        header = Header(self.seed, self.step)
+        return Request(header, "train_candidates", chosen, common, options=self._options)
+
+    def tell(self, round_: Round) -> Metrics:
+        """Average the updates of each; at the end of an evaluation weigh them, and choose who goes on."""
+        if not round_.replies:
+            raise RunError(f"step {self.step}: none of the nodes that take part has answered")
+        first_round = self.step % self._rounds == 0
+        sent = self._average(round_)
+        self._trained.sent = sent if first_round else self._trained.sent + sent
+        self.step += 1
+        losses = torch.stack([reply.payload["loss"] for reply in round_.replies]).double().sum(dim=0)
+        samples = sum(float(reply.payload["samples"]) for reply in round_.replies)
+        figures: Metrics = {
+            "loss_best": float(losses.min()) / samples, "loss_mean": float(losses.mean()) / samples,
+            "accuracy_validation": None,
+        }  # fmt: skip
+        if self.step % self._rounds == 0:
+            figures |= self._weigh(len(round_.replies))
+        generation = math.ceil(self.step / self._rounds)
+        trainings = self._trainings + (0 if self.step % self._rounds == 0 else len(self._trained.genes))
+        return {"round": generation, "evaluations": trainings, "nonfinite": 0, **figures}
+
+    def _average(self, round_: Round) -> Tensor:
+        """Move the weights of each by the mean of its updates; return the bytes sent for a weight, `[n]`."""
+        parts, size = self._task.layout.leaves, self._initial.numel()
+        counts = [int(reply.payload["samples"]) for reply in round_.replies]
+        sent = torch.zeros(len(self._trained.genes), dtype=torch.float64)
+        moved = []
+        for i, weights in enumerate(self._trained.weights):
+            total = torch.zeros(size, dtype=torch.float64)
+            for reply, count in zip(round_.replies, counts, strict=True):
+                payload = reply.payload[f"{UPDATE}{i}"]
+                total += (decode(payload, parts) * count).double()
+                sent[i] += payload.numel() / (4 * size * len(counts) * self._rounds)
+            moved.append((weights.double() + total / sum(counts)).float())
+        self._trained.weights = torch.stack(moved)
+        return sent
+
+    def _weigh(self, replies: int) -> Metrics:
+        """Evaluate those that were trained, select, and let there be children."""
+        trained, sending = self._trained, self._sending
+        figures = self._task.evaluate(trained.weights, loss=self._loss)
+        error = (1 - figures["accuracy"] if self._task.classification else figures["loss"]).double().cpu()
+        _, _, noises = self.decoded(trained.genes)
+        scores = torch.tensor([
+            score_eq7(self._rounds, sending.delta, self._participation, sigma if sending.clip else 0.0)
+            for sigma in noises.tolist()
+        ], dtype=torch.float64)  # fmt: skip
+        trained.values = torch.stack([error, trained.sent, scores], dim=1)
+        self._account(noises)
+        self._trainings += len(trained.genes)
+        if self._shared:
+            self._global = trained.weights.double().mean(dim=0).float()
+        union = trained if self._parents is None else self._parents.joined(trained)
+        kept = torch.arange(len(union.genes))
+        if self._parents is not None:
+            kept = self._selection.survivors(union.values, self._count)
+        self._parents = union.take(kept)
+        if self.step < self.horizon:
+            draw = generator(self.seed, "children", self.step)
+            genes, first = self._selection.children(self._parents.genes, self._parents.values, self._count, draw)
+            self._trained = self._begin(genes, first)
+        best = self._parents.values.amin(dim=0)
+        return {
+            "accuracy_validation": 1 - float(best[0]) if self._task.classification else None,
+            "loss_validation": float(figures["loss"].min()),
+            **{f"{name}_best": float(value) for name, value in zip(OBJECTIVES, best, strict=True)},
+            "hypervolume": self.hypervolume(self._parents.values),
+        }  # fmt: skip
+
+    def hypervolume(self, values: Tensor) -> float:
+        """Return the hypervolume up to (1, 1, 1) of error, communication, and the score over its upper bound."""
+        from fne.evolution.indicators import hypervolume
+
+        unit = values / torch.tensor([1.0, 1.0, self._sending.score_bounds[1]], dtype=torch.float64)
+        return hypervolume(unit.clamp(max=1.0), torch.ones(3, dtype=torch.float64)).value
+
+    # ------------------------------------------------------------------------------------------------ privacy
+    def _mechanism(self, sigma: float) -> Mechanism:
+        """Return what a round of one individual releases: each node's noised update, seen by the server."""
+        sending = self._sending
+        size = 1.0 if sending.noise == "coordinate" else math.sqrt(self._initial.numel())
+        z = multiplier(sigma if sending.clip else 0.0, "replace_one") / size
+        clipped = "update" if sending.order == "proper" else WEIGHTS
+        return Mechanism(z, clipped, sending.clip or 1.0, adjacency="replace_one", adversary="uploads")
+
+    def _account(self, noises: Tensor) -> None:
+        for sigma in noises.tolist():
+            self._accountant.add(self._mechanism(sigma), self._rounds)
+
+    def privacy(self) -> dict[str, Any]:
+        """Return the accounted privacy of the whole search, and beside it the score of the result."""
+        unnoised = ("loss", "sample counts")
+        conduct = Conduct(
+            units=2, sampler="fixed", unnoised=unnoised, bounded_weights=False, divides_by_replies=True,
+            trainings=self._trainings,
+        )  # fmt: skip
+        best = self._best()
+        score = None if self._parents is None else float(self._parents.values[best, 2])
+        return report(self._accountant, self._sending.delta, conduct, score)
+
+    # ------------------------------------------------------------------------------------------------ result
+    def _best(self) -> int:
+        return 0 if self._parents is None else int(self._parents.values[:, 0].argmin())
+
+    def result(self) -> Result:
+        """Return the model with the least error on validation."""
+        weights = self._trained.weights[0] if self._parents is None else self._parents.weights[self._best()]
+        return Result("model", weights)
+
+    def population(self) -> tuple[Tensor, list[dict[str, float | bool]]]:
+        """Return the weights `[n, D]` of those that went on, and for each what it is and what it came to."""
+        if self._parents is None:
+            return self._trained.weights[:0], []
+        group = self._parents
+        columns = [values.tolist() for values in self.decoded(group.genes)]
+        front = non_dominated(group.values).tolist()
+        accounted = []
+        for sigma in columns[2]:
+            accountant = Accountant()
+            accountant.add(self._mechanism(sigma), self._rounds)
+            accounted.append(accountant.epsilon(self._sending.delta, tight=False).rdp)
+        rows: list[dict[str, float | bool]] = []
+        for i, values in enumerate(group.values.tolist()):
+            own = {name: column[i] for name, column in zip(("threshold", "bits", "noise"), columns, strict=True)}
+            rows.append({**own, **dict(zip(OBJECTIVES, values, strict=True)), "epsilon": accounted[i],
+                         "on_front": front[i]})  # fmt: skip
+        return group.weights, rows
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything that goes on."""
+        groups = {"trained": self._trained, "parents": self._parents}
+        return {
+            "step": self.step, "global": self._global, "trainings": self._trainings,
+            "accountant": self._accountant.state_dict(),
+            "groups": {name: vars(group) for name, group in groups.items() if group is not None},
+        }  # fmt: skip
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what `state_dict` returned."""
+        self.step, self._global, self._trainings = state["step"], state["global"], state["trainings"]
+        self._accountant.load_state_dict(state["accountant"])
+        self._trained = Group(**state["groups"]["trained"])
+        self._parents = Group(**state["groups"]["parents"]) if "parents" in state["groups"] else None

@@ -1,0 +1,315 @@
+"""FedMOEAC and NSGA-II: what is sent and counted, who mates and survives, what is accounted."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from fne.config import load_config
+from fne.engines.local import LocalEngine
+from fne.errors import FneError
+from fne.evolution.pareto import ClusterSelection, FrontSelection, offspring
+from fne.experiment import build
+from fne.privacy.accountant import score_eq7
+from fne.privacy.compression import prepare
+from fne.randomness import generator
+from fne.tradeoffs import Tradeoffs
+from fne.training import train
+from fne.types import Request, Round
+from fne.watch.history import read_history
+
+METHODS = ("fed_moeac", "nsga2")
+SMALL = {"population": 4, "generations": 2, "rounds_per_evaluation": 2, "epochs": 1, "batch_size": 16}
+
+
+def config(method: str = "fed_moeac", **settings: Any) -> dict[str, Any]:
+    return {
+        "name": "tradeoffs", "data": {"name": "toy", "nodes": 5}, "model": {"name": "mlp", "hidden": [6]},
+        "strategy": {"name": method, **SMALL, **settings}, "watch": {"tensorboard": False, "checkpoint_every": 1},
+    }  # fmt: skip
+
+
+def made(method: str = "fed_moeac", **settings: Any) -> tuple[Tradeoffs, LocalEngine]:
+    experiment = build(load_config(config(method, **settings)))
+    assert isinstance(experiment.strategy, Tradeoffs)
+    return experiment.strategy, LocalEngine(experiment.worker)
+
+
+def uniform(*shape: int, seed: int = 0) -> Tensor:
+    return torch.rand(shape, generator=generator("tradeoffs", seed), dtype=torch.float64)
+
+
+# ------------------------------------------------------------------------------------------------ sending
+def test_with_nothing_taken_away_it_is_fedavg_bit_for_bit() -> None:
+    strategy, engine = made(bits=[32], clip=0.0, rounds_per_evaluation=6, generations=0, batch_size=7, epochs=2)
+    state = strategy.state_dict()
+    state["groups"]["trained"]["genes"][:, 0] = -1  # a threshold of 0
+    strategy.load_state_dict(state)
+    given = config() | {"strategy": {"name": "fedavg", "rounds": 6, "fraction": 0.4, "local_epochs": 2, "batch_size": 7,
+                                     "lr": 0.1, "loss": "cross_entropy", "returns": "last"}}  # fmt: skip
+    other = build(load_config(given))
+    fedavg, plain = other.strategy, LocalEngine(other.worker)
+    while not fedavg.done:
+        strategy.tell(engine.send(strategy.ask(engine.nodes)))
+        fedavg.tell(plain.send(fedavg.ask(plain.nodes)))
+        wanted = fedavg.state_dict()["weights"]
+        weights = strategy.state_dict()["groups"]["trained"]["weights"]
+        assert all(torch.equal(own, wanted) for own in weights)
+
+
+@pytest.mark.parametrize("order", ["proper", "literal"])
+def test_the_bytes_of_a_trade_off_are_those_on_the_wire(order: str) -> None:
+    strategy, engine = made(order=order, generations=0)
+    size = strategy.result().parameters.numel()
+    sent = torch.zeros(4, dtype=torch.float64)
+    for _ in range(2):
+        round_ = engine.send(strategy.ask(engine.nodes))
+        assert len(round_.replies) == 2
+        for reply in round_.replies:
+            sent += torch.tensor([reply.payload[f"update.{i}"].numel() for i in range(4)])
+        payload = sum(round_.traffic.payload_up.values())
+        assert payload == sum(v.nbytes for reply in round_.replies for v in reply.payload.values())
+        strategy.tell(round_)
+    _, rows = strategy.population()
+    for row, total in zip(rows, sent.tolist(), strict=True):
+        assert row["communication"] == pytest.approx(total / (2 * 2 * 4 * size))
+    if order == "proper":
+        assert min(row["communication"] for row in rows) < 0.5
+
+
+def test_a_node_sends_what_its_own_noise_makes_of_its_update() -> None:
+    """Computed again from the node's secret; with others the payload is another one, and the same with its own."""
+    strategy, engine = made(generations=0)
+    request = strategy.ask(engine.nodes)
+    first, again = (engine.send(request).replies[0] for _ in range(2))
+    assert torch.equal(first.payload["update.0"], again.payload["update.0"])
+    experiment = build(load_config(config(generations=0) | {"seed": 0}))
+    node = experiment.worker.nodes[first.node]
+    node.secrets = type(node.secrets)(bytes(32), simulated=True)
+    other = LocalEngine(experiment.worker).send(request).replies[0]
+    assert torch.equal(other.payload["loss"], first.payload["loss"])
+    assert not torch.equal(other.payload["update.0"], first.payload["update.0"])
+
+
+def test_noise_is_of_the_size_that_the_setting_says() -> None:
+    sizes = {}
+    for noise in ("coordinate", "total"):
+        strategy, engine = made(noise=noise, generations=0, clip=0.5, bits=[32], epochs=1)
+        state = strategy.state_dict()
+        state["groups"]["trained"]["genes"][:, 0] = -1
+        strategy.load_state_dict(state)
+        request = strategy.ask(engine.nodes)
+        strategy.tell(engine.send(request))
+        moved = strategy.state_dict()["groups"]["trained"]["weights"] - request.common["parameters"]
+        sizes[noise] = moved.double().norm(dim=1), request.common["noises"]
+    d = strategy.result().parameters.numel()
+    for i in range(4):
+        # mean over two nodes of unlike sizes: about 1 / sqrt(2) of a node's; the update itself is within the clip
+        assert float(sizes["coordinate"][0][i]) == pytest.approx(
+            float(sizes["coordinate"][1][i]) * 0.5 * math.sqrt(d / 2), rel=0.35
+        )
+        assert float(sizes["total"][0][i]) < float(sizes["total"][1][i]) * 0.5 + 0.5
+
+
+# ------------------------------------------------------------------------------------------------ genes
+def test_the_start_is_the_papers_and_genes_stay_in_bounds() -> None:
+    strategy, _ = made(population=3000, score_bounds=[0.01, 1000.0])
+    thresholds, bits, noises = strategy.decoded(strategy.state_dict()["groups"]["trained"]["genes"])
+    assert float(thresholds.mean()) == pytest.approx(0.3, abs=0.01)
+    assert float(thresholds.std()) == pytest.approx(0.1, abs=0.01)
+    assert float(noises.mean()) == pytest.approx(6, abs=0.2)
+    assert float(noises.std()) == pytest.approx(2.5, abs=0.2)
+    assert [int((bits == b).sum()) for b in (32, 16, 8)] == pytest.approx([1000] * 3, rel=0.1)
+    corners = torch.tensor([[-1.0, -1, -1], [1, 1, 1]], dtype=torch.float64)
+    for threshold, bit, noise, expected in zip(*strategy.decoded(corners), [(0, 32, 1000.0), (0.95, 8, 0.01)],
+                                               strict=True):  # fmt: skip
+        score = score_eq7(2, 1e-5, 0.4, float(noise))
+        assert (float(threshold), int(bit), score) == pytest.approx(expected)
+
+
+def test_children_are_of_their_parents_and_inside() -> None:
+    genes = 2 * uniform(10, 3) - 1
+    pairs = (uniform(4000, 2, seed=1) * 10).long()
+    made_ = offspring(genes, pairs, generator("draw"))
+    assert made_.abs().max() <= 1
+    same = (made_ == genes[pairs[:, 0]]).double().mean()
+    # a gene stays: no crossover (0.1), not crossed (0.45), or the other child has the first's; and no mutation
+    assert 0.35 < float(same) < 0.65
+
+
+# ------------------------------------------------------------------------------------------------ selection
+def test_nsga2_selects_as_pymoo_does() -> None:
+    from pymoo.core.individual import Individual
+    from pymoo.core.population import Population
+    from pymoo.core.problem import Problem
+    from pymoo.operators.survival.rank_and_crowding import RankAndCrowding
+
+    for seed in range(5):
+        values = uniform(30, 3, seed=seed)
+        population = Population.create(*[Individual(F=row, X=np.array([i])) for i, row in enumerate(values.numpy())])
+        kept = RankAndCrowding().do(Problem(n_var=1, n_obj=3), population, n_survive=12)
+        ours = [
+            (population[i].get("rank"), population[i].get("crowding")) for i in FrontSelection().survivors(values, 12)
+        ]
+        # of the last front some have the same, infinite distance, of which pymoo draws
+        assert sorted(ours) == sorted(zip(kept.get("rank"), kept.get("crowding"), strict=True))
+
+
+def test_of_each_cluster_the_best_survives() -> None:
+    values = torch.tensor(
+        [[0.1, 9], [0.2, 18], [5, 5], [9, 0.1], [4, 4.2], [18, 0.3], [math.inf, 1]], dtype=torch.float64
+    )
+    kept = ClusterSelection(2, "distance").survivors(values, 3).tolist()
+    assert len(set(kept)) == 3
+    assert {0, 3} < set(kept)
+    assert ClusterSelection(2, "sum").survivors(values, 7).tolist() == list(range(7))
+
+
+@pytest.mark.parametrize("selection", [ClusterSelection(3, "distance"), FrontSelection()])
+def test_mating(selection: Any) -> None:
+    genes, values = 2 * uniform(9, 3) - 1, uniform(9, 3, seed=2)
+    children, first = selection.children(genes, values, 9, generator("mating"))
+    assert children.shape == (9, 3)
+    assert set(first.tolist()) <= set(range(9))
+    again, _ = selection.children(genes, values, 9, generator("mating"))
+    assert torch.equal(children, again)
+    alone, parents = selection.children(genes[:1], values[:1], 4, generator("mating"))
+    assert parents.tolist() == [0] * 4
+    assert alone.shape == (4, 3)
+
+
+# ------------------------------------------------------------------------------------------------ runs
+@pytest.mark.parametrize("method", METHODS)
+def test_a_run_yields_a_front_and_what_it_cost(method: str, tmp_path: Path) -> None:
+    summary = train(config(method), out=tmp_path / "run")
+    with (tmp_path / "run/front.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 4
+    assert set(rows[0]) == {
+        "threshold", "bits", "noise", "error", "communication", "score", "epsilon", "on_front", "error_test",
+    }  # fmt: skip
+    assert summary["front_size"] == sum(row["on_front"] == "True" for row in rows)
+    best = min(rows, key=lambda row: float(row["error"]))
+    assert summary["accuracy_test"] == pytest.approx(1 - float(best["error_test"]))
+    history = read_history(tmp_path / "run")
+    weighed = [line for line in history if line.get("hypervolume") is not None]
+    assert [line["step"] for line in weighed] == [2, 4, 6]
+    assert summary["evaluations"] == 12
+    privacy = summary["privacy"]
+    assert sum(entry["releases"] for entry in privacy["mechanisms"]) == 3 * 4 * 2
+    assert privacy["epsilon"] > max(float(row["epsilon"]) for row in rows)  # of all trainings together
+    assert any("trains 12 times" in text for text in privacy["warnings"])
+    assert privacy["score of eq. (7), not an epsilon"] == pytest.approx(float(best["score"]))
+    for row in rows:
+        assert float(row["score"]) == pytest.approx(score_eq7(2, 1e-5, 0.4, float(row["noise"])))
+
+
+@pytest.mark.parametrize("stop", [1, 2, 3, 5])
+def test_resumed_it_ends_the_same(stop: int, tmp_path: Path) -> None:
+    whole = train(config(inherit="first_parent"), out=tmp_path / "whole")
+    train(config(inherit="first_parent"), out=tmp_path / "parts", stop_after=stop)
+    parts = train(None, resume=tmp_path / "parts")
+    assert whole["model_sha256"] == parts["model_sha256"]
+    assert json.dumps(whole["privacy"]) == json.dumps(parts["privacy"])
+    assert (tmp_path / "whole/front.csv").read_bytes() == (tmp_path / "parts/front.csv").read_bytes()
+
+
+def test_without_clipping_nothing_is_noised_and_epsilon_is_infinite(tmp_path: Path) -> None:
+    summary = train(config(clip=0.0, generations=0), out=tmp_path / "run")
+    assert summary["privacy"]["epsilon"] is None  # which JSON has no number for
+    assert any("released without noise" in text for text in summary["privacy"]["warnings"])
+
+
+def test_what_children_begin_with() -> None:
+    begun: dict[str, Tensor] = {}
+    for label, settings in (
+        ("initial", {}),
+        ("first_parent", {"inherit": "first_parent"}),
+        ("shared", {"shared_global": True}),
+    ):
+        strategy, engine = made(**settings)
+        initial = strategy.ask(engine.nodes).common["parameters"][0]
+        for _ in range(2):
+            strategy.tell(engine.send(strategy.ask(engine.nodes)))
+        begun[label] = strategy.ask(engine.nodes).common["parameters"]
+        trained = strategy.state_dict()["groups"]["parents"]["weights"]
+        if label == "initial":
+            assert all(torch.equal(own, initial) for own in begun[label])
+        elif label == "shared":
+            mean = trained.double().mean(dim=0).float()
+            assert all(torch.equal(own, mean) for own in begun[label])
+        else:
+            assert all(any(torch.equal(own, parent) for parent in trained) for own in begun[label])
+
+
+class Leaving(LocalEngine):
+    """A node that is there in every second step only."""
+
+    def send(self, request: Request) -> Round:
+        from dataclasses import replace
+
+        nodes = request.nodes if request.header.step % 2 else request.nodes[:-1]
+        return super().send(replace(request, nodes=nodes))
+
+
+def test_nodes_that_come_and_go() -> None:
+    strategy, _ = made(participation=1.0)
+    experiment = build(load_config(config(participation=1.0)))
+    engine = Leaving(experiment.worker)
+    while not strategy.done:
+        strategy.tell(engine.send(strategy.ask(engine.nodes)))
+    _, rows = strategy.population()
+    assert all(0 < row["communication"] < 1.2 for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"score_bounds": [2.0, 1.0]}, "strategy.score_bounds = [2.0, 1.0]: must be [low, high], low below high"),
+        ({"score_bounds": [0.0, 1.0]}, "strategy.score_bounds = [0.0, 1.0]: must be [low, high], above 0"),
+        ({"bits": [1]}, "strategy.bits = 1: must be 2 to 16, or 32"),
+        ({"population": 1}, "strategy.population = 1"),
+        ({"delta": 1.0}, "strategy.delta = 1.0"),
+    ],
+)
+def test_mistakes_are_told_by_key(settings: dict[str, Any], text: str, tmp_path: Path) -> None:
+    with pytest.raises(FneError) as caught:
+        train(config(**settings), out=tmp_path / "run")
+    assert text in str(caught.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_secure_sums_cannot_add_what_is_compressed(tmp_path: Path) -> None:
+    with pytest.raises(
+        FneError, match="secure = true: must be false with a strategy that needs each node's own answer"
+    ):
+        train(config() | {"secure": True}, out=tmp_path / "run")
+
+
+def test_prepare_is_what_a_node_does_alone() -> None:
+    """The task's update, made again by hand from a plain training."""
+    strategy, engine = made(generations=0, clip=0.0)
+    request = strategy.ask(engine.nodes)
+    reply = engine.send(request).replies[0]
+    experiment = build(load_config(config(generations=0, clip=0.0)))
+    layout = experiment.task.layout
+    plain = Request(request.header, "train", (reply.node,), {"parameters": request.common["parameters"][0]}, {},
+                    {"loss": "cross_entropy", "lr": 0.1, "epochs": 1, "batch_size": 16})  # fmt: skip
+    trained = LocalEngine(experiment.worker).send(plain).replies[0]
+    delta = trained.payload["delta"] / trained.payload["samples"]
+    wanted = prepare(
+        delta, layout.leaves, threshold=float(request.common["thresholds"][0]), pruning="rate",
+        bits=int(request.common["bits"][0]), clip=None, noise=0.0,
+    )  # fmt: skip
+    from fne.privacy.compression import decode
+
+    found = decode(reply.payload["update.0"], layout.leaves)
+    torch.testing.assert_close(found, wanted.update, rtol=1e-4, atol=1e-6)
