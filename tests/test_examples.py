@@ -34,6 +34,7 @@ PAGE_OF = {
     "fsi": "fsi.md", "fsi_shared": "fsi.md",
     **dict.fromkeys(("fdd_ea", "fdd_ea_plus", "dycors", "gp_lcb", "rcga", "latin_hypercube"), "fdd_ea.md"),
     "fdd_ea_dh": "fdd_ea_dh.md", "fdd_ea_mo": "fdd_ea_dh.md",
+    "fed_moeac": "fed_moeac.md", "nsga2": "fed_moeac.md",
 }  # fmt: skip
 
 
@@ -263,7 +264,8 @@ def test_fields_of_a_run_are_documented(tmp_path: Path) -> None:
     searches = ["strategy.runs=2", "strategy.rounds=1", "strategy.generations=1", "problem.nodes=3"]
     runs = [("fne_toy", overrides), ("fne_toy", ["strategy=fedavg", *overrides]), ("fdd_ea_ellipsoid", searches)]
     fronts = ["strategy=fdd_ea_mo", "secure=false", "strategy.generations=1", "watch.every=1"]
-    runs.append(("fdd_ea_dh_dtlz2", [*fronts, *searches]))
+    tradeoffs = ["strategy.population=2", "strategy.generations=0", "strategy.rounds_per_evaluation=1"]
+    runs += [("fdd_ea_dh_dtlz2", [*fronts, *searches]), ("fed_moeac_quick", ["model=logistic", *tradeoffs])]
     for number, (name, words) in enumerate(runs):
         folder = tmp_path / str(number)
         fne.train(name, words, out=folder)

@@ -159,8 +159,9 @@ def comparison_table(summaries: Sequence[Summary]) -> Table:
     cells = [rows[0][column] for column in shared if rows[0][column] != NONE]
     title = ", ".join(f"seed {cell}" if cell.isdigit() else cell for cell in cells)
     header, caption = _HEADER, _CAPTION
+    searches = all(summary.get("accuracy_test") is summary.get("loss_test") is None for summary in summaries)
     for key, label, said in _OF_SEARCHES:
-        if all(summary.get(key) is not None for summary in summaries):
+        if searches and all(summary.get(key) is not None for summary in summaries):
             header = ["problem" if cell.startswith("data") else label if cell == "test" else cell for cell in _HEADER]
             caption = said
     return _table(*_without(shared, header, rows), 2 if _DATA in shared else 3, title, caption)
