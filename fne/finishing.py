@@ -38,9 +38,11 @@ def finish_learning(experiment: Experiment, folder: Path) -> dict[str, Any]:
         logits = experiment.evaluator.logits(result.parameters.unsqueeze(0), test_part.x, buffers=result.buffers)[0]
         by_subject = _by_subject((logits.argmax(dim=-1) == test_part.y).cpu(), dataset)
     fold, folds = dataset.fold or (None, None)
-    tradeoffs = {}
+    more: dict[str, Any] = {}
     if hasattr(experiment.strategy, "population"):
-        tradeoffs = _population(experiment, test_part, folder)
+        more["front_size"] = _population(experiment, test_part, folder)
+    if hasattr(experiment.strategy, "privacy"):
+        more["privacy"] = experiment.strategy.privacy()
     return {
         "dataset": config.data.name,
         "source": dataset.source,
@@ -58,12 +60,12 @@ def finish_learning(experiment: Experiment, folder: Path) -> dict[str, Any]:
         "best_value": None,
         "best_point": None,
         "model_sha256": digest,
-        **tradeoffs,
+        **more,
     }
 
 
-def _population(experiment: Experiment, test: Samples, folder: Path) -> dict[str, Any]:
-    """Write what each trade-off that a run ends with is and comes to; return the accounted privacy of the run."""
+def _population(experiment: Experiment, test: Samples, folder: Path) -> int:
+    """Write what each trade-off that a run ends with is and comes to; return how many no other one dominates."""
     strategy: Any = experiment.strategy
     weights, rows = strategy.population()
     if rows:
@@ -75,7 +77,7 @@ def _population(experiment: Experiment, test: Samples, folder: Path) -> dict[str
         writer.writeheader()
         writer.writerows({**row, "error_test": error} for row, error in zip(rows, errors, strict=True))
         write_atomically(folder / FRONT, text.getvalue().encode())
-    return {"front_size": sum(bool(row["on_front"]) for row in rows), "privacy": strategy.privacy()}
+    return sum(bool(row["on_front"]) for row in rows)
 
 
 def view_of(search: Search, engine: Engine) -> SimulationView | FrontView:

@@ -271,8 +271,9 @@ class Strategy(Protocol):
     Some members are optional: `pooled = True` (not federated: all data go to one node), `validates = False` (never
     looks at validation data, which may be empty then), of searches `takes_known = True` (`problem.known` is of use),
     `releases` (owners are asked at the end), `secure` (whether that must be set, or must not) and `fewest` (nodes in a
-    step), `champion()`, the step's `Result` that `watch.champions` keeps, and for `wire=lineage` both `lineage` (a
-    `fne.evolution.lineage.Lineage`) and `decision`, the last it was advanced by (`None` before).
+    step), `privacy()`, an account for the summary, `champion()`, the step's `Result` that `watch.champions` keeps, and
+    for `wire=lineage` both `lineage` (a `fne.evolution.lineage.Lineage`) and `decision`, the last it was advanced by
+    (`None` before).
     """
 
     seed: int

@@ -30,6 +30,7 @@ CONFIGS = sorted((ROOT / "examples").glob("*.yaml"))
 FIXED: dict[str, type[BaseModel]] = {"evaluation": EvaluationSection, "watch": WatchSection}
 PAGE_OF = {
     "fne": "fne.md", "fedavg": "baselines.md", "fedprox": "baselines.md", "centralised": "baselines.md",
+    "dp_fedavg": "baselines.md",
     "es": "es.md", "snes": "es.md", "sep_cma": "es.md", "de": "es.md",
     "fsi": "fsi.md", "fsi_shared": "fsi.md",
     **dict.fromkeys(("fdd_ea", "fdd_ea_plus", "dycors", "gp_lcb", "rcga", "latin_hypercube"), "fdd_ea.md"),
@@ -265,7 +266,8 @@ def test_fields_of_a_run_are_documented(tmp_path: Path) -> None:
     runs = [("fne_toy", overrides), ("fne_toy", ["strategy=fedavg", *overrides]), ("fdd_ea_ellipsoid", searches)]
     fronts = ["strategy=fdd_ea_mo", "secure=false", "strategy.generations=1", "watch.every=1"]
     tradeoffs = ["strategy.population=2", "strategy.generations=0", "strategy.rounds_per_evaluation=1"]
-    runs += [("fdd_ea_dh_dtlz2", [*fronts, *searches]), ("fed_moeac_quick", ["model=logistic", *tradeoffs])]
+    runs += [("fdd_ea_dh_dtlz2", [*fronts, *searches]), ("fed_moeac_quick", ["model=logistic", *tradeoffs]),
+             ("fne_toy", ["strategy=dp_fedavg", *overrides])]  # fmt: skip
     for number, (name, words) in enumerate(runs):
         folder = tmp_path / str(number)
         fne.train(name, words, out=folder)
