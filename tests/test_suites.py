@@ -16,7 +16,7 @@ from torch import Tensor
 from fne.errors import FneError, SettingError
 from fne.space import Problem
 from fne.surrogates import suites
-from fne.surrogates.fronts import front
+from fne.surrogates.fronts import front, wfg3_line
 
 PI = math.pi
 ALL = [("dtlz", number) for number in range(1, 8)] + [("wfg", number) for number in range(1, 10)]
@@ -368,3 +368,16 @@ def test_a_problem_knows_its_front() -> None:
     problem = made("wfg", 4, 3)
     assert problem.front is not None
     assert problem.front() is front("wfg", 4, 3)
+
+
+@pytest.mark.parametrize("objectives", [2, 3, 5])
+def test_the_line_of_wfg3_goes_between_two_ends_on_its_front(objectives: int) -> None:
+    line = wfg3_line(objectives, 101)
+    ends = {2: [2, 0], 3: [1, 2, 0], 5: [0.25, 0.5, 1.5, 4, 0]}
+    assert line[0].tolist() == [0] * (objectives - 1) + [2 * objectives]
+    assert line[-1].tolist() == ends[objectives]
+    straight = line[0] + torch.linspace(0, 1, 101, dtype=torch.float64).unsqueeze(1) * (line[-1] - line[0])
+    torch.testing.assert_close(line, straight)
+    whole = front("wfg", 3, objectives)
+    assert not bool((whole.unsqueeze(0) < line.unsqueeze(1) - 1e-9).all(dim=2).any())
+    assert float(torch.cdist(line, whole).amin(dim=1).max()) < 0.25

@@ -145,12 +145,22 @@ def _convex(x: Tensor, last: Tensor) -> Tensor:
     return torch.cat([h[:, :-1], last], dim=-1) * _scales(h.shape[1])
 
 
-def _wfg3(objectives: int, size: int, draw: torch.Generator) -> Tensor:
-    scales = _scales(objectives)
+def wfg3_line(objectives: int, size: int = 10_000) -> Tensor:
+    """Return equal steps on the line that WFG3's authors meant as its front, `[size, M]`: what the literature takes."""
+    line = _line(objectives, size)
+    return _shape(line, 1 - line) * _scales(objectives)
+
+
+def _line(objectives: int, size: int) -> Tensor:
     line = torch.full((size, objectives - 1), 0.5, dtype=torch.float64)
     line[:, 0] = torch.linspace(0, 1, size, dtype=torch.float64)
+    return line
+
+
+def _wfg3(objectives: int, size: int, draw: torch.Generator) -> Tensor:
+    scales, line = _scales(objectives), _line(objectives, size)
     if objectives == 2:
-        return _shape(line, 1 - line) * scales
+        return wfg3_line(objectives, size)
     # M parameters to M objectives: away from their ends a point has a better one beside it. What nothing beats has one
     # of x_2 .. x_(M-1) at its upper end, see `_beaten`; the others may be anywhere, at their ends, too.
     t = _uniform(4 * _DENSE * size, objectives, draw)
