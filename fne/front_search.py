@@ -86,7 +86,7 @@ class FrontSearch:
     ) -> None:
         self.seed, self.step, self.secure, self._runs, self.releases = seed, 0, secure, runs, release
         self._rounds, self._generations, self._space = rounds, generations, task.space
-        self._points, self._publish, self._initial = points, publish, initial
+        self._points, self._initial = points, initial
         self._surrogate, self._networks, self._arithmetic, self._masking = surrogate, networks, arithmetic, masking
         self._population, self._weight = population, weight
         self._adapt_every = max(1, round(ADAPTED * generations))
@@ -103,7 +103,8 @@ class FrontSearch:
                 for g in draws(seed, runs, "server")
             ])  # fmt: skip
             self._network = {"weights": u[..., :-1], "bias": u[..., -1]}
-        self._turn = 0
+        self.publishes = publish
+        self._turn = self._measured = 0
         self._lost: list[str] = []
         self._lead_lost = False
         self._chosen: dict[str, Tensor] = {}
@@ -114,7 +115,7 @@ class FrontSearch:
     @property
     def horizon(self) -> int:
         """All rounds' steps, one in which all measure what was published last, and the release."""
-        return self._rounds * (2 + self._generations) + self._publish + self.releases
+        return self._rounds * (2 + self._generations) + self.publishes + self.releases
 
     @property
     def done(self) -> bool:
@@ -124,12 +125,11 @@ class FrontSearch:
     def _place(self) -> tuple[int, int]:
         """Return round and generation: -1 is where nodes fit, 0 the first population; behind the rounds -1 or 0."""
         round_, place = divmod(self.step, 2 + self._generations)
-        return round_, place - (self._publish or round_ < self._rounds)
+        return round_, place - (self.publishes or round_ < self._rounds)
 
     def _members(self, nodes: Sequence[str]) -> list[tuple[str, ...]]:
         """Return who takes part in the round, of each run; those that the round has lost are out."""
-        members = self._participation(self._place()[0], nodes)
-        return [tuple(name for name in of_run if name not in self._lost) for of_run in members]
+        return self._participation(self._place()[0], [name for name in nodes if name not in self._lost])
 
     # ------------------------------------------------------------------------------------------------ ask
     def ask(self, nodes: Sequence[str]) -> Request:
@@ -140,7 +140,7 @@ class FrontSearch:
         if round_ == self._rounds:
             return release_request(self.seed, self.step, nodes, "release_front")
         members = self._members(nodes)
-        if not all(members):
+        if set(nodes) <= set(self._lost):
             raise RunError(f"step {self.step}: no node is left that takes part in round {round_ + 1}")
         taking = runs_by_node(members)
         private = {node: {"runs": runs} for node, runs in taking.items()} if self._runs > 1 else {}
@@ -174,7 +174,7 @@ class FrontSearch:
             "turn": self._turn, "arithmetic": self._arithmetic, "population": self._population, "weight": self._weight,
             "progress": generation / self._generations, "fresh": self._fresh(generation),
             "adapt": generation > 0 and generation % self._adapt_every == 0, "points": self._points if last else 0,
-            "publish": self._publish,
+            "publish": self.publishes,
         }  # fmt: skip
         if self._masking:
             options["normalise"] = self._masking.normalise
@@ -222,6 +222,7 @@ class FrontSearch:
         figures: Metrics = {}
         if generation < 0:
             self._average(round_)
+            self._measured += self.publishes and self._asked.shape[1] == self._points and number > 0
             self._asked, self._lead_lost, self._turn = self._asked[:, :0], False, self._turn + 1
             self._lost = sorted(failure.node for failure in round_.failures)
         elif number == self._rounds:
@@ -230,8 +231,7 @@ class FrontSearch:
             figures = self._go_on(round_, generation)
         self.step += 1
         done = min(self.step // (2 + self._generations), self._rounds)
-        measured = number if self._publish else done
-        return {"round": done, "evaluations": self._initial + self._points * measured, **figures}
+        return {"round": done, "evaluations": self._initial + self._points * self._measured, **figures}
 
     def _average(self, round_: Round) -> None:
         """Make the global network of the sums.
@@ -261,15 +261,17 @@ class FrontSearch:
     def _go_on(self, round_: Round, generation: int) -> Metrics:
         """Take over the survivors, or in the last generation nothing, or the points that are published.
 
-        A generation that nobody leads to its end is lost; the next one has another leader, who is told everything.
+        A generation that nobody leads to its end is lost; the next one has another leader, who is told everything. If
+        it was the last one nothing is measured in the round.
         """
         assert self._sent is not None
         led = self._led(round_)
-        if led is None:
+        if led is None or (self._masking and round_.failures):  # masks of those who failed do not cancel
             self._lose(round_)
             return {}
         if generation == self._generations:
-            if self._publish:
+            self._measured += not self.publishes
+            if self.publishes:
                 self._asked = _stacked([reply.payload["points"] for reply in round_.replies], led)
             return {}
         candidates = self._sent[1].double()
@@ -300,14 +302,15 @@ class FrontSearch:
     def state_dict(self) -> dict[str, Any]:
         """Return everything that goes on."""
         return {
-            "step": self.step, "turn": self._turn, "survivors": self._survivors, "taken": self._taken,
-            "network": dict(self._network), "asked": self._asked, "lost": list(self._lost),
+            "step": self.step, "turn": self._turn, "measured": self._measured, "survivors": self._survivors,
+            "taken": self._taken, "network": dict(self._network), "asked": self._asked, "lost": list(self._lost),
             "lead_lost": self._lead_lost, "result": {"points": self._result.parameters, "values": self._result.values},
         }  # fmt: skip
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over what `state_dict` returned."""
         self.step, self._turn, self._sent = state["step"], state["turn"], None
+        self._measured = state["measured"]
         self._survivors, self._taken, self._network = state["survivors"], state["taken"], dict(state["network"])
         self._asked, self._lost, self._lead_lost = state["asked"], list(state["lost"]), state["lead_lost"]
         self._result = Result("front", state["result"]["points"], values=state["result"]["values"])

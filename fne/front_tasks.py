@@ -17,6 +17,7 @@ Beside what it has measured (`fne.archive`) a node's memory holds
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Literal
 
@@ -25,16 +26,16 @@ import torch
 from torch import Tensor
 
 from fne import randomness
-from fne.archive import held, measure_asked, measure_points, runs_of
+from fne.archive import held, measure_asked, objective_of, runs_of
 from fne.errors import RunError
 from fne.evolution import rvea
 from fne.evolution.real_coded import take
-from fne.node import Node, Worker
+from fne.front_choice import chosen_points, measure_chosen, padded
+from fne.node import Node, RefusedError, Worker
 from fne.privacy import ring
 from fne.registry import Key, register
 from fne.surrogates import cubic, rbfn
 from fne.surrogates.acquisition import lcb_of_masked, lcb_of_sums
-from fne.surrogates.kmeans import kmeans
 from fne.surrogates.rbfn import Network
 from fne.types import GIVEN, Header, Request, Tensors
 
@@ -43,11 +44,10 @@ Kind = Literal["cubic", "network"]
 Arithmetic = Literal["fixed", "float", "masked"]
 """Of what is added up: words of the ring Z_2^64, floats, or single predictions under the masks of the paper's text."""
 
-CANDIDATES, FED = "front.candidates", "front.fed"
+SAMPLES, CANDIDATES, FED = "model.samples", "front.candidates", "front.fed"
 POPULATION, BOUNDS, TAKEN, VECTORS = "front.points", "front.values", "front.taken", "front.vectors"
 _MODEL = {"cubic": ("centres", "weights", "constant", "slopes"), "network": ("centres", "widths", "weights", "bias")}
-_APART = 1e-6
-"""Points of the cube nearer than this, in any measure, are the same one."""
+_SCALE = "scale the objectives; unprotected, strategy.arithmetic = float has no limit"
 
 
 # ------------------------------------------------------------------------------------------------ surrogates
@@ -67,8 +67,8 @@ def fit_task(
     """Measure points, and fit surrogates to all that the node has measured; they stay here.
 
     Takes common `points [B, n, d]`, private `runs`, and for networks common `weights [B, M, m]` and `bias [B, M]`, from
-    which they start. Yields what the global network is made of: `samples [B]`, and for networks, times the samples,
-    `centres [B, m, d]`, `widths [B, m]`, `weights [B, M, m]`, `bias [B, M]`, in order of the centres' norm.
+    which they start. Yields `samples [B]`, with `cubic` 1 where there are any; and of what the global network is made,
+    times the samples, `centres [B, m, d]`, `widths [B, m]`, `weights [B, M, m]`, `bias [B, M]`, in order of the norm.
     """
     measure_asked(nodes, request)
     count = len(request.common["points"])
@@ -76,9 +76,10 @@ def fit_task(
         runs = runs_of(node, request)
         points, values = held([node], [runs])
         valid = values.isfinite().all(dim=2)
-        samples = torch.zeros(count, dtype=torch.int64)
-        samples[runs] = valid.sum(dim=1)
-        told: dict[str, Tensor] = {"samples": samples}
+        if arithmetic == "fixed":
+            _check_range(values, len(request.nodes))
+        samples = _spread(valid.sum(dim=1), runs, count)
+        told = {"samples": samples.sign() if surrogate == "cubic" else samples}
         if surrogate == "cubic":
             made = cubic.fit(points, values.nan_to_num(), valid)
             model = {name: getattr(made, name) for name in _MODEL["cubic"]}
@@ -92,8 +93,9 @@ def fit_task(
             model = {name: getattr(net, name) for name in _MODEL["network"]}
             for name, value in model.items():
                 weighted = samples[runs].view(-1, *[1] * (value.dim() - 1)) * value
-                told[name] = _added(_spread(weighted, runs, count), name, request, arithmetic)
+                told[name] = _added(_spread(weighted, runs, count), name, request, arithmetic, "lower strategy.lr")
         node.memory.update({f"model.{name}": _spread(value, runs, count) for name, value in model.items()})
+        node.memory[SAMPLES] = samples
         yield told
 
 
@@ -111,7 +113,8 @@ def predict_task(
 
     Takes common `candidates [B, n, d]`, private `runs`, and of networks the global one: common `centres`, `widths`,
     `weights`, `bias`. Yields `first` and `second [B, n, M]`, the predictions less those of the global network, and
-    their squares, and `count [B]`: zeros for a run in which the node takes no part; or with `masked` just `masked`.
+    their squares, and `count [B]`: zeros for a run in which the node takes no part, or has measured nothing; or with
+    `masked` just `masked`.
     """
     candidates = request.common["candidates"].double()
     count = len(candidates)
@@ -124,18 +127,21 @@ def predict_task(
         node.memory[CANDIDATES] = candidates
         if fed is not None:
             node.memory[FED] = fed
+        blind = node.memory[SAMPLES][runs] == 0
         if arithmetic == "masked":
+            if blind.any():
+                raise RunError("this node has no values to predict by; without one of them masks do not cancel")
             seeds, shape = (request.header.seed + runs).tolist(), predicted.shape[1:]
             masked = predicted + noise * torch.stack([_masks(node.name, request.nodes, s, shape) for s in seeds])
             yield {"masked": _spread(masked, runs, count)}
             continue
         apart = predicted if fed is None else predicted - fed[runs]
-        present = torch.zeros(count, dtype=torch.int64)
-        present[runs] = 1
+        apart = apart.masked_fill(blind.view(-1, 1, 1), 0.0)  # who has measured nothing has nothing to say
+        present = _spread((~blind).long(), runs, count)
         first, second = _spread(apart, runs, count), _spread(apart.square(), runs, count)
         yield {
-            "first": _added(first, "prediction", request, arithmetic),
-            "second": _added(second, "square of the prediction", request, arithmetic),
+            "first": _added(first, "prediction", request, arithmetic, _SCALE),
+            "second": _added(second, "square of the prediction", request, arithmetic, _SCALE),
             "count": present,
         }
 
@@ -201,6 +207,10 @@ def select_task(
         runs = _own_runs(node, request, count)
         bounds = _bounds(node, request, runs, arithmetic, weight, normalise)
         candidates, taken = memory[CANDIDATES][runs], torch.ones(bounds.shape[:2], dtype=torch.bool)
+        if publish and not objective_of(node).publishes:
+            raise RefusedError("its owner does not let all be told which points it chose")
+        if arithmetic == "masked":  # copies have masks of their own, so other bounds: one of them is enough
+            taken = torch.stack([_first_of_equals(of_run) for of_run in candidates])
         even = _even_vectors(bounds.shape[2], population)
         vectors = even.expand(len(runs), -1, -1)
         if not fresh:
@@ -214,11 +224,11 @@ def select_task(
         kept = survivors.clamp(min=0)
         candidates, bounds, taken = take(candidates, kept), take(bounds, kept), survivors >= 0
         if points:
-            chosen = _chosen(node, request.header, runs, candidates, bounds, taken, points)
+            chosen = chosen_points(node, request.header, runs, candidates, bounds, taken, points)
             if publish:
-                yield {"points": _padded(chosen, points)}
+                yield {"points": padded(chosen, points)}
                 continue
-            _measure(node, request.header, runs, chosen, count)
+            measure_chosen(node, request.header, runs, chosen, count)
             yield {}
             continue
         if adapt:
@@ -235,6 +245,10 @@ def _bounds(
 ) -> Tensor:
     """Return the acquisition of all candidates, `[r, n, M]`."""
     fed = node.memory[FED][runs] if FED in node.memory else None
+    wanted = ("masked",) if arithmetic == "masked" else ("first", "second", "count")
+    missing = [name for name in wanted if GIVEN + name not in request.common]
+    if missing:
+        raise RunError(f"this node is given no {missing[0]!r} to select by")
     if arithmetic == "masked":
         return lcb_of_masked(request.common[GIVEN + "masked"][:, runs], fed, weight, normalise=normalise)
     first, second = (request.common[GIVEN + name][runs] for name in ("first", "second"))
@@ -244,55 +258,17 @@ def _bounds(
     return lcb_of_sums(first, second, present, fed, weight)
 
 
+def _first_of_equals(points: Tensor) -> Tensor:
+    """Return which rows of `[n, d]` are no copy of one before them, bool `[n]`."""
+    inverse: Tensor = points.unique(dim=0, return_inverse=True)[1]  # type: ignore[no-untyped-call]
+    places = torch.arange(len(points))
+    first = torch.full_like(places, len(points)).scatter_reduce_(0, inverse, places, "amin")
+    return first[inverse] == places
+
+
 @functools.lru_cache(maxsize=8)
 def _even_vectors(objectives: int, most: int) -> Tensor:
     return rvea.reference_vectors(objectives, most)
-
-
-def _chosen(
-    node: Node, header: Header, runs: Tensor, points: Tensor, bounds: Tensor, taken: Tensor, most: int
-) -> list[Tensor]:
-    """Return of each run those points `[q, d]` of its population that shall be measured: spread over the front.
-
-    The population is put into as many clusters, in the space of the objectives scaled to their ranges, and of each
-    cluster that one is taken which is nearest to its middle. What the node has measured before is left out, so there
-    may be fewer.
-    """
-    known, values = held([node], [runs])
-    near = torch.cdist(points, known).where(values.isfinite().all(dim=2).unsqueeze(1), torch.inf).amin(dim=2)
-    new = taken & (near > _APART)
-    low = bounds.where(new.unsqueeze(2), torch.inf).amin(dim=1, keepdim=True)
-    high = bounds.where(new.unsqueeze(2), -torch.inf).amax(dim=1, keepdim=True)
-    scaled = ((bounds - low) / (high - low).clamp(min=_APART)).where(new.unsqueeze(2), 0.0)
-    u = torch.stack([
-        torch.rand(3, most, generator=node.private_generator(header, f"points {run}"), dtype=torch.float64)
-        for run in runs.tolist()
-    ])  # fmt: skip
-    away = torch.cdist(scaled, kmeans(scaled, new, u))
-    nearest = away.argmin(dim=2)
-    picked = []
-    for run in range(len(runs)):
-        places = []
-        for cluster in sorted(set(nearest[run, new[run]].tolist())):
-            inside = new[run] & (nearest[run] == cluster)
-            places.append(int(away[run, :, cluster].where(inside, torch.inf).argmin()))
-        picked.append(points[run, places])
-    return picked
-
-
-def _padded(chosen: Sequence[Tensor], most: int) -> Tensor:
-    """Return points of several runs as `[r, most, d]`: what is not there is NaN, which nobody measures."""
-    padded = torch.full((len(chosen), most, chosen[0].shape[1]), torch.nan, dtype=torch.float64)
-    for row, points in zip(padded, chosen, strict=True):
-        row[: len(points)] = points
-    return padded
-
-
-def _measure(node: Node, header: Header, runs: Tensor, chosen: Sequence[Tensor], count: int) -> None:
-    """Let the node measure the chosen points of each run, those with the same number of points together."""
-    for size in sorted({len(points) for points in chosen}):
-        rows = [i for i, points in enumerate(chosen) if len(points) == size]
-        measure_points([node], [runs[rows]], [torch.stack([chosen[i] for i in rows])], header, count=count)
 
 
 # ------------------------------------------------------------------------------------------------ sums
@@ -310,15 +286,25 @@ def _spread(rows: Tensor, runs: Tensor, count: int) -> Tensor:
     return whole
 
 
-def _added(values: Tensor, what: str, request: Request, arithmetic: Arithmetic) -> Tensor:
+def _added(values: Tensor, what: str, request: Request, arithmetic: Arithmetic, remedy: str) -> Tensor:
     """Return values as they are added up: as words of the ring, int64, so that a sum is the same under masks or not."""
     if arithmetic != "fixed":
         return values
     try:
         words, _ = ring.encode(values.numpy(), len(request.nodes), what)
     except ring.OutOfRangeError as error:
-        raise RunError(f"{error} (run, point, objective); scale the objectives") from None
+        raise RunError(f"{error}; {remedy}") from None
     return torch.from_numpy(words.view(np.int64)).view(values.shape)
+
+
+def _check_range(values: Tensor, nodes: int) -> None:
+    """Raise `RunError` for values whose squares could not be added up, before anything is predicted from them."""
+    most = math.sqrt(ring.largest(nodes))
+    largest = values.nan_to_num().abs().amax(dim=(0, 1))
+    if bool((largest > most).any()):
+        number = int((largest > most).int().argmax())
+        size = f"objective {number + 1} has values beyond {most:.3g} in size"
+        raise RunError(f"{size}, whose squares {nodes} nodes cannot add up; {_SCALE}")
 
 
 def _public(node: Node, header: Header, run: int) -> torch.Generator:

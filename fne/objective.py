@@ -26,6 +26,7 @@ class Objective:
         known: points `[n, d]` of the cube and values `[n, M]` that it has from the start.
         objectives: how many values a point has; M.
         declines: whether its owner declines to release what it found.
+        publishes: whether its owner lets all be told which points it chose, as `infill = all` has it.
     """
 
     measure: Measure
@@ -34,6 +35,7 @@ class Objective:
     known: tuple[Tensor, Tensor] | None = None
     objectives: int = 1
     declines: bool = False
+    publishes: bool = False
 
     def feasible(self, points: Tensor) -> Tensor:
         """Return which points `[..., d]` it can measure, bool `[...]`; one that is not there is NaN."""

@@ -48,7 +48,7 @@ def callable_problem(
     of its own, else in this one.
     """
     space = space_of(variables, integer, log)
-    _check_names(objectives)
+    _check_names(objectives, space)
     try:
         found = _checked(function, space)
     except CallError as error:
@@ -95,7 +95,7 @@ def command_problem(
     their names.
     """
     space = space_of(variables, integer, log)
-    _check_names(objectives)
+    _check_names(objectives, space)
     if shutil.which(command[0]) is None:
         allowed = f"a program and its arguments: there is no {command[0]!r} that can be run"
         raise SettingError("problem.command", list(command), allowed)
@@ -105,9 +105,11 @@ def command_problem(
     return Problem(space, measure, objectives=objectives)
 
 
-def _check_names(objectives: tuple[str, ...]) -> None:
-    if not all(objectives) or len(set(objectives)) < len(objectives):
-        raise SettingError("problem.objectives", list(objectives), "names that differ, none of them empty")
+def _check_names(objectives: tuple[str, ...], space: Space) -> None:
+    taken = {*space.names, "seed"} if len(objectives) > 1 else set()  # columns of front.csv
+    if not all(objectives) or len(set(objectives)) < len(objectives) or taken & set(objectives):
+        allowed = "names that differ, none of them empty, 'seed' or a variable's"
+        raise SettingError("problem.objectives", list(objectives), allowed)
 
 
 def _digest(function: Callable[..., object]) -> str:

@@ -15,8 +15,7 @@ from torch import Tensor
 
 from fne.archive import MEASURED, POINTS, objective_of
 from fne.errors import DataWarning, RunError
-from fne.evolution.indicators import non_dominated
-from fne.evolution.real_coded import take
+from fne.evolution.indicators import front_of
 from fne.node import Node, RefusedError, Worker
 from fne.registry import register
 from fne.types import Header, Request, Result, Round, Tensors
@@ -107,8 +106,13 @@ def _declined(round_: Round, before: Result) -> Result:
 
 
 def _fronts(points: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-    """Return those of `points [B, n, d]` that no other one dominates and their `values [B, n, M]`, padded with NaN."""
-    best = torch.stack([non_dominated(of_run) for of_run in values])
-    order = best.int().argsort(dim=1, descending=True, stable=True)[:, : int(best.sum(dim=1).max())]
-    there = best.gather(1, order).unsqueeze(2)
-    return take(points, order).where(there, torch.nan), take(values, order).where(there, torch.nan)
+    """Return the fronts of `points [B, n, d]` with `values [B, n, M]`, padded with NaN to the largest."""
+    found = [front_of(*of_run) for of_run in zip(points, values, strict=True)]
+    most = max(len(front) for front, _ in found)
+    padded = [
+        torch.full((len(found), most, rows.shape[2]), torch.nan, dtype=torch.float64) for rows in (points, values)
+    ]
+    for run, front in enumerate(found):
+        for whole, rows in zip(padded, front, strict=True):
+            whole[run, : len(rows)] = rows
+    return padded[0], padded[1]

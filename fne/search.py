@@ -52,7 +52,10 @@ def build_search(config: SearchConfig) -> Search:
     Raises:
         FneError: the settings do not fit each other or this machine; the text names the key.
     """
+    several = registry.entry("strategy", config.strategy.name).task == "FrontTask"
     device, threads = resolve_device(config.engine.settings)
+    if several:  # surrogates of a few hundred points: on the CPU it is faster
+        device = torch.device("cpu")
     if config.wire == "lineage":
         raise SettingError("wire", config.wire, "tensors or auto with a problem: points are sent as they are")
     config = config.with_values(engine_values(config, device, threads) | {"wire": "tensors"})
@@ -60,7 +63,6 @@ def build_search(config: SearchConfig) -> Search:
     make: Callable[..., Problem] = registry.load("problem", section.name)
     problem = make(**section.settings)
     strategize: Callable[..., Strategy] = registry.load("strategy", config.strategy.name)
-    several = registry.entry("strategy", config.strategy.name).task == "FrontTask"
     _check_objectives(config, problem, several=several)
     count = len(problem.objectives)
     task = SearchTask(problem.space, section.nodes, device.type)
@@ -82,8 +84,9 @@ def build_search(config: SearchConfig) -> Search:
             known = None if path is None else read_known(path, problem.space, problem.objectives)
             infeasible = slot(number, section.nodes, section.infeasible)
             objectives[name] = Objective(
-                problem.measure, section.noise, infeasible, known, count, declines=name in section.declines
-            )
+                problem.measure, section.noise, infeasible, known, count, declines=name in section.declines,
+                publishes=getattr(strategy, "publishes", False),
+            )  # fmt: skip
     request = strategy.ask(tuple(sorted(objectives)))  # what cannot be asked: before there is a folder
     check_quorum(config, getattr(strategy, "fewest", len(request.nodes)))
     return Search(config, problem, strategy, worker_of(objectives, config.seed, device))

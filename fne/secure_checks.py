@@ -67,6 +67,8 @@ def check_secure(config: Config, strategy: Strategy, nodes: Collection[str]) -> 
         raise SettingError("secure", config.secure, f"true with strategy.name = {name!r}, which is nothing without")
     if not config.secure:
         return
+    if wanted and config.secure == "clip":
+        raise SettingError("secure", config.secure, f"true with strategy.name = {name!r}: its numbers are not clipped")
     if wanted is False:
         raise SettingError("secure", config.secure, f"false with strategy.name = {name!r} as it is set: it is the "
                            "unprotected form; fdd_ea_dh with mode = secure is the other one")  # fmt: skip

@@ -155,6 +155,9 @@ def offer_task(
         members, wanted = places(request.common, MEMBERS), read(options, dict, "options")
         to = relay_of(relay)
         receiver: int | None = None
+        made_up = [name for name in common if name.startswith(GIVEN)]
+        if made_up:
+            raise ProtocolError(f"the server sends {made_up[0]}: what is given comes of a sum")
         for node in nodes:
             check_asked(task, request.private.get(node.name, {}), to)
             session = _session(node)
@@ -274,7 +277,7 @@ def _done(worker: Worker, nodes: Sequence[Node], work: Request) -> Iterator[Tens
 
 def check_asked(task: str, own: Tensors, relay: Relay | None) -> None:
     """Raise `ProtocolError` for work whose sum is not for whom it would go to, or for tensors of a node's own."""
-    if task in ANSWERED:
+    if task in ANSWERED or task in KEEPING:
         raise ProtocolError(f"{task!r} is no work whose results can be added")
     if task in WITHHELD and relay is None:
         raise ProtocolError(f"{task!r} is added up for a node to open, and not for the server")

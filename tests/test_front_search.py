@@ -12,9 +12,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from fne.archive import measure_points
 from fne.config import load_config
 from fne.engines.local import LocalEngine
 from fne.errors import DataWarning, FneError, RunError, SettingError
+from fne.evolution import rvea
 from fne.loop import run
 from fne.node import Secrets, Worker
 from fne.randomness import chosen_node
@@ -23,7 +25,7 @@ from fne.search import Search, build_search
 from fne.space import FrontTask, Space, Variable
 from fne.strategies.fdd_ea_mo import fdd_ea_mo
 from fne.training import train
-from fne.types import Reply, Request, Round, Status
+from fne.types import Header, Reply, Request, Round, Status
 from fne.watch.history import read_history
 
 SMALL = {"rounds": 3, "initial": 20, "generations": 4, "population": 10, "points": 2}
@@ -96,7 +98,7 @@ def test_with_infill_all_everybody_measures_what_was_chosen(tmp_path: Path) -> N
 
 
 def test_what_was_measured_before_is_not_chosen_again(tmp_path: Path) -> None:
-    """All of 3 points that integers leave are measured at once: nothing else can be chosen, and the run goes on."""
+    """Integers leave 6 points, of which 4 are measured at once: soon nothing is left to choose, and the run goes on."""
     path = tmp_path / "f.py"
     path.write_text("def f(a, b):\n    return a + b, (a - 1) ** 2 - b\n")
     own = {"name": "callable", "function": f"{path}:f", "variables": {"a": [0, 2], "b": [0, 1]}, "integer": ["a", "b"],
@@ -263,7 +265,9 @@ def test_values_out_of_the_rings_range_are_told_with_the_remedy(tmp_path: Path) 
     variables = {"a": [0, 1], "b": [0, 1]}
     own = {"name": "callable", "function": f"{path}:f", "variables": variables, "objectives": ["f", "g"]}
     given["problem"] = {"nodes": 4, **own}
-    with pytest.raises(RunError, match=r"square of the prediction\[0, \d+, \d\] is out of range.*scale the objectives"):
+    with pytest.raises(
+        RunError, match=r"objective 1 has values beyond 2\.32e\+04 in size, .* 4 nodes .*scale the objectives"
+    ):
         train(given, out=tmp_path / "run")
 
 
@@ -372,3 +376,141 @@ def test_the_population_is_that_of_the_papers(objectives: int, places: int) -> N
     assert strategy.state_dict()["survivors"].shape == (1, places, 20)
     assert strategy.horizon == 24 * 52 + 2
     assert strategy.ask(["a", "b", "c", "d"]).common["points"].shape == (1, 219, 20)
+
+
+# ------------------------------------------------------------------------------------------------ a generation by hand
+def test_a_generation_of_the_chosen_node_is_the_papers() -> None:
+    """From sums whose deviations matter: F-LCB, selection, adapted vectors, and one point of each cluster."""
+    draw = torch.Generator().manual_seed(4)
+    search = build_search(load_config(config(infill="aggregator", release=False)))
+    names = tuple(sorted(search.worker.nodes))
+    (node,) = (search.worker.nodes[name] for name in names[:1])
+    x = 2 * torch.rand(1, 60, 5, generator=draw, dtype=torch.float64) - 1
+    predictions = 3 * torch.rand(4, 1, 60, 2, generator=draw, dtype=torch.float64)
+    node.memory = {"front.candidates": x}
+    measure_points([node], [torch.tensor([0])], [torch.ones(1, 1, 5)], Header(0, 0), count=1)
+    given = {
+        "given.first": predictions.sum(dim=0), "given.second": predictions.square().sum(dim=0),
+        "given.count": torch.tensor([4]),
+    }  # fmt: skip
+    options = {"turn": 1, "arithmetic": "float", "population": 12, "progress": 0.6, "fresh": True, "adapt": True,
+               "weight": 1.5, "points": 0}  # fmt: skip
+    request = Request(Header(0, 1), "select", names[:1], given, {}, options)
+    (reply,) = search.worker.run(request)
+    mean, deviation = predictions[:, 0].mean(dim=0), predictions[:, 0].std(dim=0, correction=0)
+    bounds = mean - 1.5 * deviation
+    even = rvea.reference_vectors(2, 12)
+    everybody = torch.ones(1, 60, dtype=torch.bool)
+    wanted = rvea.select(bounds[None], everybody, even[None], 0.6)[0]
+    assert reply.payload["survivors"][0].tolist() == wanted.tolist()
+    assert rvea.select(mean[None], everybody, even[None], 0.6)[0].tolist() != wanted.tolist()  # the weight matters
+    assert rvea.select(bounds[None], everybody, even[None], 0.0)[0].tolist() != wanted.tolist()  # and the progress
+    taken = wanted[wanted >= 0]
+    spread = bounds[taken].amax(dim=0) - bounds[taken].amin(dim=0)
+    stretched = even * spread / (even * spread).norm(dim=1, keepdim=True)
+    torch.testing.assert_close(node.memory["front.vectors"][0], stretched)
+
+    request = Request(Header(0, 2), "select", names[:1], given, {}, {**options, "points": 2, "population": 40})
+    list(search.worker.run(request))
+    chosen = node.memory["points"][0, 1:]
+    kept = rvea.select(bounds[None], everybody, rvea.reference_vectors(2, 40)[None], 0.6)[0]
+    front = bounds[kept[kept >= 0]]
+    scaled = (front - front.amin(dim=0)) / (front.amax(dim=0) - front.amin(dim=0))
+    where = torch.tensor([int((x[0] == point).all(dim=1).nonzero()) for point in chosen])
+    picked = torch.tensor([int((kept[kept >= 0] == place).nonzero()) for place in where])
+    assert len(picked) == 2
+    # two clusters in one dimension of freedom: of each that one is picked which is nearest to the cluster's mean
+    labels = torch.cdist(scaled, scaled[picked]).argmin(dim=1)
+    for cluster, pick in enumerate(picked):
+        members = scaled[labels == cluster]
+        away = (members - members.mean(dim=0)).norm(dim=1)
+        assert (
+            float((scaled[pick] - members.mean(dim=0)).norm())
+            <= float(away.sort().values[min(1, len(away) - 1)]) + 1e-9
+        )
+
+
+def test_a_node_that_has_measured_nothing_has_no_say(tmp_path: Path) -> None:
+    blind = train(config(infill="aggregator", problem={"infeasible": 0}, rounds=2), out=tmp_path / "all")
+    search, engine = started(config(infill="aggregator", rounds=2, release=False))
+    search.worker.nodes["node-001"].objective = replace(
+        search.worker.nodes["node-001"].objective,
+        infeasible=(-1.0, 1.0),  # type: ignore[type-var]
+    )
+    tapped = Tapped(search.worker)
+    strategy = search.strategy
+    for _ in range(2):
+        strategy.tell(Relaying(tapped).send(strategy.ask(engine.nodes)))
+    request, round_ = tapped.log[1]
+    assert request.task == "front_predict"
+    assert int(round_.replies[0].payload["count"][0]) == 3
+    others = [
+        reply.payload["first"][0]
+        for name in request.nodes if name != "node-001"
+        for reply in tapped.send(replace(request, nodes=(name,), relay=None, reduce="none")).replies
+    ]  # fmt: skip
+    assert torch.equal(round_.replies[0].payload["first"][0], sum(others[1:], others[0]))
+    assert blind["front_size"] > 0
+
+
+def test_a_point_is_in_the_front_once_however_many_nodes_measured_it(tmp_path: Path) -> None:
+    summary = train(config(infill="all", rounds=1), out=tmp_path / "run")
+    with (tmp_path / "run/front.csv").open() as file:
+        rows = list(csv.reader(file))[1:]
+    assert len({tuple(row) for row in rows}) == len(rows) == summary["front_size"] == summary["front_size_exact"]
+
+
+def test_a_last_generation_that_is_lost_is_not_counted() -> None:
+    given = config(infill="aggregator", rounds=2, release=False)
+    first = chosen_node(0, 1, tuple(f"node-{i:03d}" for i in range(4)))
+    search = build_search(load_config(given))
+    engine = Relaying(Failing(search.worker, "select", 5, first))
+    metrics: list[dict[str, Any]] = []
+    run(search.strategy, engine, callbacks=[lambda _, __, found: metrics.append(dict(found)) or False])
+    assert [m["evaluations"] for m in metrics if m["step"] in (6, 12)] == [20, 22]
+    assert sum(int(node.memory["asked"]) for node in search.worker.nodes.values()) == 4 * 20 + 2
+
+
+def test_with_masks_of_the_text_copies_do_not_survive_beside_each_other() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DataWarning)
+        search, engine = started(config("fdd_ea_dh", mode="literal", noise_scale=5.0, rounds=1, release=False,
+                                        generations=6, population=30))  # fmt: skip
+    strategy = search.strategy
+    while not strategy.done:
+        strategy.tell(engine.send(strategy.ask(engine.nodes)))
+        state = strategy.state_dict()
+        survivors = state["survivors"][0][state["taken"][0]]
+        assert len(torch.unique(survivors, dim=0)) == len(survivors)
+
+
+def test_where_somebody_is_missing_masks_of_the_text_do_not_cancel_and_the_generation_is_lost() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DataWarning)
+        search, _ = started(config("fdd_ea_dh", mode="literal", rounds=1, release=False))
+    engine = Relaying(Failing(search.worker, "front_predict", 3, "node-002"))
+    sent = []
+    strategy = search.strategy
+    while not strategy.done:
+        request = strategy.ask(engine.nodes)
+        sent.append(request.nodes)
+        strategy.tell(engine.send(request))
+    assert [len(nodes) for nodes in sent] == [4, 4, 4, 4, 3, 3]
+    with pytest.raises(SettingError, match=r"strategy.participation = 0.5: must be 1 with strategy.mode = literal"):
+        fdd_ea_dh_of(participation=0.5, runs=2)
+
+
+def fdd_ea_dh_of(**settings: Any) -> Search:
+    return build_search(load_config(config("fdd_ea_dh", mode="literal", **settings)))
+
+
+def test_who_takes_part_is_drawn_among_those_that_are_left() -> None:
+    search = build_search(load_config(config(infill="aggregator", participation=0.5, rounds=3, problem={"nodes": 8})))
+    engine = Relaying(Failing(search.worker, "front_fit", 6, "node-003"))
+    asked = []
+    while search.strategy.step < 12:
+        request = search.strategy.ask(engine.nodes)
+        asked.append(request.nodes)
+        search.strategy.tell(engine.send(request))
+    assert all(len(nodes) == 4 for nodes in asked[1:6] + asked[7:])
+    assert all("node-003" not in nodes for nodes in asked[7:])

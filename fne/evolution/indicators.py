@@ -35,6 +35,15 @@ def non_dominated(values: Tensor) -> Tensor:
     return mask
 
 
+def front_of(points: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the different ones of points `[n, d]` with values `[n, M]` that no other dominates, in order."""
+    there = values.isfinite().all(dim=1)
+    rows = torch.cat([points[there], values[there]], dim=1).unique(dim=0)  # type: ignore[no-untyped-call]
+    points, values = rows.split([points.shape[1], values.shape[1]], dim=1)
+    best = non_dominated(values)
+    return points[best], values[best]
+
+
 def igd(values: Tensor, front: Tensor) -> float:
     """Return the inverted generational distance of `values [n, M]`.
 

@@ -1,4 +1,4 @@
-"""FDD-EA-DH: a search for a Pareto front in which nobody sees what a node predicts, nor which points it measures.
+"""FDD-EA-DH: a search for a Pareto front in which the server sees neither predictions nor the points that are measured.
 
 Qiqi Liu, Yuping Yan, Peter Ligeti, Yaochu Jin, "A secure federated data-driven evolutionary multi-objective
 optimization algorithm", 2022.
@@ -28,6 +28,7 @@ Deviations and readings
 - Unstated: who measures the 11 d - 1 initial points (here all nodes, as in FDD-EA), how the mu points are selected
   (one of each of mu clusters in the space of the objectives), where RVEA starts (a Latin hypercube, and children
   of the round before), how anybody learns of the front (each owner publishes its own at the end, or declines).
+- What exact sums imply stays: a node that is chosen again can subtract those of two of its turns (docs/fdd_ea_dh.md).
 - `infill = all`, the paper's future work: the chosen points are told to all, who measure them. The server and all
   nodes know the queried points then; predictions and values stay hidden.
 """
@@ -75,7 +76,7 @@ def fdd_ea_dh(
     kmeans_starts: Annotated[int, Key("of k-means, of which the best is kept", ge=1, le=100)] = 3,
     weight: Annotated[float, Key("standard deviations that the acquisition subtracts; t", ge=0)] = 2.0,
     population: Annotated[
-        int | None, Key("most reference vectors of RVEA; null: by the number of objectives", ge=2)
+        int | None, Key("most reference vectors of RVEA; null: by the number of objectives", ge=2, le=5000)
     ] = None,
     generations: Annotated[int, Key("of RVEA in a round", ge=1)] = 50,
     noise_scale: Annotated[
@@ -92,6 +93,9 @@ def fdd_ea_dh(
     secure = mode == "secure"
     if secure and runs > 1:
         raise SettingError("strategy.runs", runs, "1 with strategy.mode = secure; take fdd_ea_mo for several at once")
+    if not secure and runs > 1 and participation < 1:
+        raise SettingError("strategy.participation", participation, "1 with strategy.mode = literal and several runs: "
+                           "masks cancel among the same nodes only")  # fmt: skip
     if not secure:
         warnings.warn(_LITERAL, DataWarning, stacklevel=2)
     return FrontSearch(

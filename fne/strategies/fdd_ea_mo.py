@@ -42,7 +42,7 @@ def fdd_ea_mo(
     kmeans_starts: Annotated[int, Key("of k-means, of which the best is kept", ge=1, le=100)] = 3,
     weight: Annotated[float, Key("standard deviations that the acquisition subtracts; t", ge=0)] = 2.0,
     population: Annotated[
-        int | None, Key("most reference vectors of RVEA; null: by the number of objectives", ge=2)
+        int | None, Key("most reference vectors of RVEA; null: by the number of objectives", ge=2, le=5000)
     ] = None,
     generations: Annotated[int, Key("of RVEA in a round", ge=1)] = 50,
     arithmetic: Annotated[

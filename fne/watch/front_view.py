@@ -12,16 +12,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fne.archive import ASKED, EXACT
-from fne.evolution.indicators import igd, non_dominated
+from fne.archive import ASKED, EXACT, POINTS
+from fne.evolution.indicators import front_of, igd
 from fne.types import Metrics, Round, Strategy
 
 
 class FrontView:
     """Callback that adds to the metrics what all nodes' measurements without noise come to, together.
 
-    `front_size` is the number of points that no other one dominates, and where the true front is known `igd` their
-    inverted generational distance. With several runs side by side these are means, and `igds` has that of each.
+    `front_size` is the number of different points that no other dominates, and where the true front is known `igd` is
+    their inverted generational distance. With several runs side by side these are means, and `igds` has that of each.
 
     Args:
         engine: with `inspect`, which is asked; without (nodes elsewhere) nothing is added.
@@ -53,8 +53,10 @@ class FrontView:
         if not memories or asked == self._asked:
             return
         self._asked = asked
-        archives = [torch.cat([memory[EXACT][run] for memory in memories]) for run in range(len(memories[0][EXACT]))]
-        fronts = [values[non_dominated(values)] for values in archives]
+        fronts = [
+            front_of(*(torch.cat([memory[name][run] for memory in memories]) for name in (POINTS, EXACT)))[1]
+            for run in range(len(memories[0][EXACT]))
+        ]
         self._figures = {"front_size": sum(map(len, fronts)) / len(fronts)}
         if self._front is not None:
             distances = [igd(values, self._front()) for values in fronts]
