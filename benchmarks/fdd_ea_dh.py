@@ -13,7 +13,8 @@ again only where that is what would be run now. Figures are the inverted generat
 measured, the start included, as in the paper (a simulation may look). Columns:
 
     all      fdd_ea_mo, infill = all: the paper's "FDD-EA"
-    dh       fdd_ea_mo, infill = aggregator: what fdd_ea_dh selects, by the same fixed point without masks (`parity`)
+    dh       fdd_ea_mo, infill = aggregator: what fdd_ea_dh selects, by the same fixed point without masks (`parity`; of
+             runs side by side the first is that of a run alone, the others have other secrets in the choice of points)
     big      fdd_ea_dh, mode = literal, masks of size 10, with eq. (4): the paper's "DH-big"
     big_wo   the same without eq. (4): "DH-big-wo"
     network  as dh, with the paper's networks and their average in the place of cubic interpolants
@@ -266,7 +267,7 @@ def cost(generations: int) -> None:
     torch.set_num_threads(1)
     head = (
         "nodes", "plain (ms)", "secure (ms)", "more (ms)", "node: down, plain (B)", "secure", "node: up, plain (B)",
-        "secure", "chosen node: down, plain (B)", "secure", "keys, once a run (ms)",
+        "secure", "chosen node: down, plain (B)", "secure",
     )  # fmt: skip
     print(f"| {' | '.join(head)} |\n|{'---:|' * len(head)}")
     for nodes in (4, 10, 100):
@@ -274,33 +275,33 @@ def cost(generations: int) -> None:
         for secure in (False, True):
             search, engine, _ = made(nodes, secure)
             strategy, names = search.strategy, engine.nodes
-            best, keys = float("inf"), 0.0
+            best = float("inf")
             for step in range(2 + generations):
                 request = strategy.ask(names)
                 start = time.perf_counter()
                 round_ = engine.send(request)
                 taken = (time.perf_counter() - start) * 1e3
                 strategy.tell(round_)
-                if step == 0:
-                    keys = taken
                 if step >= 2 and taken < best:
                     best, traffic, chosen = taken, round_.traffic, request.relay.nodes[0]  # type: ignore[union-attr]
             other = next(name for name in names if name != chosen)
             figures.append({
                 "ms": best, "down": traffic.encoded_down[other], "up": traffic.encoded_up[other],
-                "chosen": traffic.encoded_down[chosen], "keys": keys,
+                "chosen": traffic.encoded_down[chosen],
             })  # fmt: skip
         plain, masked = figures
         cells = [
             str(nodes), f"{plain['ms']:.2f}", f"{masked['ms']:.2f}", f"{masked['ms'] - plain['ms']:.2f}",
             *(f"{f[key]:,.0f}" for key in ("down", "up", "chosen") for f in figures),
-            f"{masked['keys'] - plain['keys']:.1f}",
         ]  # fmt: skip
         print(f"| {' | '.join(cells)} |", flush=True)
 
 
 def parity(out: Path) -> None:
-    """Run fdd_ea_dh and fdd_ea_mo under one seed: do nodes measure the same; and fixed point against floats."""
+    """Run fdd_ea_dh and fdd_ea_mo under one seed and name: do nodes measure the same; and fixed point against floats.
+
+    Nodes' secret draws are of the run's name, too.
+    """
     torch.set_num_threads(1)
     for instance in (("dtlz", 2, 3), ("wfg", 4, 5), ("dtlz", 7, 10)):
         asked, igds = {}, {}
@@ -310,7 +311,7 @@ def parity(out: Path) -> None:
         ):  # fmt: skip
             name = f"parity-{label}-{instance[0]}{instance[1]}-{instance[2]}"
             given = {
-                "name": name, "problem": problem(*instance), "strategy": {**strategy, "runs": 1},
+                "name": "parity", "problem": problem(*instance), "strategy": {**strategy, "runs": 1},
                 "secure": label == "secure", "watch": {"tensorboard": False, "every": 52},
             }  # fmt: skip
             summary = train(given, out=out / name)
@@ -404,6 +405,9 @@ def main() -> None:
     parser.add_argument("--to", type=Path, default=Path("docs/images"))
     arguments = parser.parse_args()
     number, _, count = arguments.part.partition("/")
+    unknown = sorted(set(arguments.columns) - set(COLUMNS))
+    if unknown or arguments.runs < 2:
+        parser.error(f"columns are {', '.join(COLUMNS)}, and --runs at least 2: {unknown or arguments.runs}")
     if arguments.what == "run":
         run(arguments.columns or list(COLUMNS), arguments.out, arguments.runs, (int(number), int(count)))
     elif arguments.what == "table":

@@ -106,3 +106,59 @@ def test_mistakes_are_told_by_key(given: dict[str, Any], text: str, tmp_path: Pa
     with pytest.raises(FneError) as caught:
         train(given, out=tmp_path / "run")
     assert text in str(caught.value)
+
+
+# ------------------------------------------------------------------------------------------------ records
+def sgd(**settings: Any) -> dict[str, Any]:
+    given = config()
+    given["strategy"] = {"name": "dp_sgd", "rounds": 3, "fraction": 0.4, **settings}
+    return given
+
+
+def test_without_noise_and_clipping_dp_sgd_is_gradient_descent() -> None:
+    made = build(load_config(sgd(noise=0.0, clip=1e6, rate=1.0, lr=0.3, local_epochs=3)))
+    engine = LocalEngine(made.worker)
+    request = made.strategy.ask(engine.nodes)
+    plain = Request(request.header, "train", request.nodes, request.common, {},
+                    {"loss": "cross_entropy", "lr": 0.3, "epochs": 3, "batch_size": 0}, reduce="sum")  # fmt: skip
+    (wanted,), (found,) = engine.send(plain).replies, engine.send(request).replies
+    torch.testing.assert_close(found.payload["delta"], wanted.payload["delta"], rtol=1e-4, atol=1e-4)
+    assert float(found.payload["loss"]) == pytest.approx(float(wanted.payload["loss"]), rel=1e-5)
+    assert not any(parameter.requires_grad and hasattr(parameter, "_forward_counter") and parameter._forward_counter
+                   for parameter in made.worker.module.parameters())  # fmt: skip
+    again = engine.send(plain).replies[0]  # nothing of it is left at the module
+    assert torch.equal(again.payload["delta"], wanted.payload["delta"])
+
+
+def test_a_records_gradient_is_clipped_and_noised_by_the_nodes_secret() -> None:
+    made = build(load_config(sgd(noise=0.0, clip=1e-3, rate=1.0, lr=1.0)))
+    engine = LocalEngine(made.worker)
+    (reply,) = engine.send(made.strategy.ask(engine.nodes)).replies
+    mean = reply.payload["delta"] / reply.payload["samples"]
+    assert 0 < float(mean.norm()) <= 1e-3 + 1e-9
+    noisy = build(load_config(sgd(noise=5.0, clip=1e-3, rate=1.0, lr=1.0)))
+    (one,) = LocalEngine(noisy.worker).send(noisy.strategy.ask(engine.nodes)).replies
+    for node in noisy.worker.nodes.values():
+        node.secrets = type(node.secrets)(bytes(32), simulated=True)
+    (other,) = LocalEngine(noisy.worker).send(noisy.strategy.ask(engine.nodes)).replies
+    assert not torch.equal(one.payload["delta"], other.payload["delta"])
+
+
+def test_the_account_of_a_record_is_opacus(tmp_path: Path) -> None:
+    """Ten steps at rate 0.1 and sigma 1: 3.441 by RDP, 2.865 by PRV."""
+    whole = train(sgd(rounds=1, fraction=1.0, rate=0.1, noise=1.0), out=tmp_path / "one")["privacy"]
+    assert (whole["epsilon_rdp"], whole["epsilon_prv"]) == pytest.approx((3.441, 2.865), abs=2e-3)
+    assert whole["mechanisms"][0]["releases"] == 10
+    given = sgd(rounds=4, noise=1.0)
+    summary = train(given, out=tmp_path / "whole")
+    train(given, out=tmp_path / "parts", stop_after=2)
+    parts = train(None, resume=tmp_path / "parts")
+    assert parts["privacy"] == summary["privacy"]
+    assert parts["model_sha256"] == summary["model_sha256"]
+    turns = max(summary["privacy"]["mechanisms"][0]["releases"] // 10, 1)
+    assert 2 <= turns <= 4  # 16 turns among 10 nodes: one has two at least
+
+
+def test_dp_sgd_learns_with_little_noise(tmp_path: Path) -> None:
+    summary = train(sgd(rounds=20, fraction=1.0, noise=0.2, lr=0.5), out=tmp_path / "run")
+    assert summary["accuracy_test"] > 0.75

@@ -30,7 +30,7 @@ CONFIGS = sorted((ROOT / "examples").glob("*.yaml"))
 FIXED: dict[str, type[BaseModel]] = {"evaluation": EvaluationSection, "watch": WatchSection}
 PAGE_OF = {
     "fne": "fne.md", "fedavg": "baselines.md", "fedprox": "baselines.md", "centralised": "baselines.md",
-    "dp_fedavg": "baselines.md",
+    "dp_fedavg": "baselines.md", "dp_sgd": "baselines.md",
     "es": "es.md", "snes": "es.md", "sep_cma": "es.md", "de": "es.md",
     "fsi": "fsi.md", "fsi_shared": "fsi.md",
     **dict.fromkeys(("fdd_ea", "fdd_ea_plus", "dycors", "gp_lcb", "rcga", "latin_hypercube"), "fdd_ea.md"),

@@ -1,0 +1,204 @@
+"""FedAvg whose nodes train by DP-SGD: differential privacy of single records, accounted.
+
+M. Abadi, A. Chu, I. Goodfellow, H. B. McMahan, I. Mironov, K. Talwar, L. Zhang, "Deep learning with differential
+privacy", CCS 2016; inside a node by Opacus' `make_private`.
+
+In each step of a node each record is in the batch with the same probability (Poisson), its gradient is clipped, and
+the sum is noised, with draws of the node's own secret. What leaves a node has been noised before, so it makes no
+difference who sees uploads; but the node's number of samples and its training loss leave as they are, as in FedAvg, and
+the account does not cover them.
+
+Deviations
+- The account is for the node that has taken part most often: that of any other one's records is not above it.
+- What is set is the rate at which records are drawn, not the size of a batch: so the account holds for nodes of any
+  number of samples, and the server need not know it. Where a batch of that share is no whole number it is smaller.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any, Literal
+
+import torch
+
+from fne.averaging import Averaging
+from fne.errors import RunError, SettingError
+from fne.evolution import fitness
+from fne.node import Node, Worker, payload_of
+from fne.privacy.accountant import Accountant, Conduct, Mechanism, report
+from fne.registry import Key, register
+from fne.types import LearningTask, Metrics, Request, Result, Round, Tensors
+
+
+@register("task", "train_dp_sgd")
+def train_dp_sgd_task(
+    worker: Worker,
+    nodes: Sequence[Node],
+    request: Request,
+    *,
+    loss: Annotated[Literal["nmse", "mse", "bce", "cross_entropy"], Key("what is minimised")],
+    lr: Annotated[float, Key("learning rate", ge=0)],
+    epochs: Annotated[int, Key("passes over the node's samples", unit="epochs", ge=1)],
+    rate: Annotated[float, Key("at which records are drawn", gt=0, le=1)],
+    clip: Annotated[float, Key("largest L2 norm of a record's gradient", gt=0)],
+    noise: Annotated[float, Key("standard deviation of the noise on a sum of gradients, in clips", ge=0)],
+) -> Iterator[Tensors]:
+    """Train the given weights on each node's samples by DP-SGD, and answer with the change.
+
+    Takes `parameters [D]`. Yields `delta [D]` times the sample count, `loss` (mean over the records of the last epoch,
+    times the sample count) and `samples`, as `train` does. Raises `RunError` where training leaves the finite numbers.
+    """
+    layout, module = worker.evaluator.layout, worker.module
+    for node in nodes:
+        start = payload_of(request, node)["parameters"]
+        layout.fill(module, start.to(worker.device))
+        draw = node.private_generator(request.header, "dp-sgd")
+        total = _descend(worker, node, draw, loss, lr, epochs, rate, clip, noise)
+        delta = layout.flatten(module) - start.cpu()
+        if not bool(delta.isfinite().all()):
+            raise RunError(f"training diverged: lower strategy.lr = {lr}")
+        count = len(node.data)
+        yield {"delta": delta * count, "loss": torch.tensor([total * count]), "samples": torch.tensor([count])}
+
+
+def _descend(
+    worker: Worker,
+    node: Node,
+    draw: torch.Generator,
+    loss: str,
+    lr: float,
+    epochs: int,
+    rate: float,
+    clip: float,
+    noise: float,
+) -> float:
+    """Train the worker's module in place; return the mean loss of the records drawn in the last epoch."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that its noise is of no cryptographic generator: the account says so
+        from opacus import PrivacyEngine
+        from torch.utils.data import DataLoader, TensorDataset
+
+        data = TensorDataset(node.data.x.cpu(), node.data.y.cpu())
+        loader: Any = DataLoader(data, batch_size=max(1, int(rate * len(data))), generator=draw)
+        module = worker.module.train()
+        made, optimizer, batches = PrivacyEngine().make_private(
+            module=module, optimizer=torch.optim.SGD(module.parameters(), lr=lr), data_loader=loader,
+            noise_multiplier=noise, max_grad_norm=clip, noise_generator=draw,
+        )  # fmt: skip
+        each = steps_of(rate)
+        endless = itertools.chain.from_iterable(itertools.repeat(batches))
+        total, drawn = 0.0, 0
+        try:
+            for step, (x, y) in enumerate(itertools.islice(endless, epochs * each)):
+                if step % each == 0:
+                    total, drawn = 0.0, 0
+                optimizer.zero_grad()
+                logits = made(x.to(worker.device)).unsqueeze(0)
+                losses = fitness.sample_losses(loss, logits, y.to(worker.device), worker.evaluator.output)
+                losses.sum().div(max(1, losses.numel())).backward()  # type: ignore[no-untyped-call]
+                optimizer.step()
+                total, drawn = total + float(losses.detach().sum(dtype=torch.float64)), drawn + len(x)
+        finally:
+            made.remove_hooks()
+            for parameter in module.parameters():
+                parameter.grad_sample = None  # type: ignore[attr-defined]
+            module.eval()
+    return total / max(1, drawn)
+
+
+def steps_of(rate: float) -> int:
+    """Return the steps of an epoch: in so many a record is drawn once on average, or a little more often."""
+    return math.ceil(1 / rate)
+
+
+@register("strategy", "dp_sgd")
+class DpSgd:
+    """FedAvg of nodes that train by DP-SGD (Opacus), with an account of what a single record has spent."""
+
+    def __init__(
+        self,
+        task: LearningTask,
+        *,
+        seed: int,
+        rounds: Annotated[int, Key("communication rounds", unit="rounds", ge=1)] = 100,
+        fraction: Annotated[float, Key("share of the nodes in a round, at least one", gt=0, le=1)] = 0.1,
+        local_epochs: Annotated[int, Key("passes over a node's samples in a round", unit="epochs", ge=1)] = 1,
+        rate: Annotated[float, Key("at which a node draws records for a batch, each by itself", gt=0, le=1)] = 0.1,
+        lr: Annotated[float, Key("local learning rate", gt=0)] = 0.1,
+        loss: Annotated[
+            Literal["nmse", "mse", "bce", "cross_entropy"], Key("of training and validation")
+        ] = "cross_entropy",
+        clip: Annotated[float, Key("largest L2 norm of a record's gradient", gt=0)] = 1.0,
+        noise: Annotated[float, Key("standard deviation of the noise on a batch's sum, in clips", ge=0)] = 1.0,
+        delta: Annotated[float, Key("of the accounted privacy", gt=0, lt=1)] = 1e-5,
+        returns: Annotated[Literal["best", "last"], Key("model of the best validation or of the last round")] = "last",
+    ) -> None:
+        if any(True for _ in task.buffers):
+            raise SettingError("model.name", "one with buffers", "one without batch normalisation: it mixes records")
+        options: dict[str, Any] = {"epochs": local_epochs, "rate": rate, "clip": clip, "noise": noise}
+        self._averaging = Averaging(
+            task, seed=seed, rounds=rounds, loss=loss, fraction=fraction, lr=lr, options=options, returns=returns,
+            node_task="train_dp_sgd",
+        )  # fmt: skip
+        self.seed, self.horizon = seed, rounds
+        self._steps, self._delta = local_epochs * steps_of(rate), delta
+        self._mechanism = Mechanism(
+            noise, "gradient", clip, sampling="poisson", rate=rate, adjacency="add_remove", unit="record",
+            adversary="uploads", drawn="records",
+        )  # fmt: skip
+        self._turns: Counter[str] = Counter()
+        self._asked: tuple[str, ...] = ()
+
+    @property
+    def step(self) -> int:
+        """Rounds that are over."""
+        return self._averaging.step
+
+    @property
+    def done(self) -> bool:
+        """Whether the horizon is reached."""
+        return self._averaging.done
+
+    def ask(self, nodes: Sequence[str]) -> Request:
+        """Return the global weights for this round's nodes."""
+        request = self._averaging.ask(nodes)
+        self._asked = request.nodes
+        return request
+
+    def tell(self, round_: Round) -> Metrics:
+        """Move the global weights, validate them, and count whose records were used."""
+        metrics = self._averaging.tell(round_)
+        self._turns.update(self._asked)  # also of those who failed: they may have trained
+        return {**metrics, "epsilon": self._account().epsilon(self._delta, tight=False).rdp}
+
+    def _account(self) -> Accountant:
+        """Return what the node has released that took part most often."""
+        accountant = Accountant()
+        accountant.add(self._mechanism, max(self._turns.values(), default=0) * self._steps)
+        return accountant
+
+    def privacy(self) -> dict[str, Any]:
+        """Return the accounted privacy of the run, as `fne.privacy.accountant.report` has it."""
+        conduct = Conduct(units=1, sampler="poisson", unnoised=("loss", "sample counts"))
+        return report(self._account(), self._delta, conduct)
+
+    def result(self) -> Result:
+        """Return the model of the run, as `returns` says."""
+        return self._averaging.result()
+
+    def champion(self) -> Result:
+        """Return the global model of the round told last."""
+        return self._averaging.champion()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything that goes on."""
+        return {"averaging": self._averaging.state_dict(), "turns": dict(self._turns)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what `state_dict` returned."""
+        self._averaging.load_state_dict(state["averaging"])
+        self._turns = Counter(state["turns"])
