@@ -74,8 +74,8 @@ def shown(values: Sequence[float], digits: int = 3) -> str:
 def table(groups: Sequence[str], out: Path) -> None:
     """Print what the populations come to; of each run the individual with the least error on validation."""
     head = (
-        "noise", "method", "seeds", "communication (%)", "error, test (%)", "score of eq. (7)", "epsilon, own training",
-        "epsilon, whole search", "hypervolume, first", "hypervolume, last", "front", "CPU (min)",
+        "noise", "method", "T", "seeds", "communication (%)", "error, test (%)", "score of eq. (7)",
+        "epsilon, own training", "epsilon, whole search", "hypervolume, first", "hypervolume, last", "front", "CPU (min)",
     )  # fmt: skip
     print(f"| {' | '.join(head)} |\n|---|---|{'---:|' * (len(head) - 2)}")
     for group in groups:
@@ -87,7 +87,7 @@ def table(groups: Sequence[str], out: Path) -> None:
             summaries = [json.loads((folder / "summary.json").read_text()) for folder in folders]
             curves = [volumes(folder) for folder in folders]
             cells = [
-                group, method, str(len(folders)), shown([100 * row["communication"] for row in best]),
+                group, method, "10", str(len(folders)), shown([100 * row["communication"] for row in best]),
                 shown([100 * row["error_test"] for row in best]), shown([row["score"] for row in best]),
                 shown([row["epsilon"] for row in best]), shown([s["privacy"]["epsilon"] for s in summaries]),
                 shown([curve[0] for curve in curves]), shown([curve[-1] for curve in curves]),

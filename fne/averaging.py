@@ -32,7 +32,6 @@ class Averaging:
         options: what the node task `train` takes besides `loss` and `lr`.
         returns: `best` on validation or `last`.
         pooled: the method is not federated: deal all data to one node.
-        node_task: by which nodes train.
     """
 
     def __init__(
@@ -48,10 +47,8 @@ class Averaging:
         options: Mapping[str, Scalar],
         returns: str,
         pooled: bool = False,
-        node_task: str = "train",
     ) -> None:
         check_loss(loss, classification=task.classification)
-        self._node_task = node_task
         if options.get("momentum") and options["optimizer"] != "sgd":
             raise SettingError(
                 "strategy.momentum", options["momentum"], f"0 with optimizer = {options['optimizer']}: it is sgd's"
@@ -78,9 +75,7 @@ class Averaging:
         common = {"parameters": self._weights, **{BUFFER + n: b for n, b in self._buffers.items()}}
         lr = self._lr * self._decay**self.step
         options: dict[str, Scalar] = {**self._options, "loss": self._loss, "lr": lr}
-        return Request(
-            Header(self.seed, self.step), self._node_task, chosen, common=common, options=options, reduce="sum"
-        )
+        return Request(Header(self.seed, self.step), "train", chosen, common=common, options=options, reduce="sum")
 
     def tell(self, round_: Round) -> Metrics:
         """Move the global weights and validate them."""

@@ -248,12 +248,15 @@ def show(
 def _tables(summaries: Sequence[dict[str, Any]], bytes_: bool) -> None:
     """Print the table of runs or groups, and below it that of the federated ones' bytes unless it is not wanted."""
     from fne.watch import report as reports
+    from fne.watch.privacy import privacy_lines
 
     screen = console()
     screen.print(reports.comparison_table(summaries))
     if bytes_ and reports.federated(summaries):
         screen.print()
         screen.print(reports.bytes_table(summaries))
+    for line in privacy_lines(summaries):
+        print(line)
 
 
 def _show(done: Sequence[dict[str, Any]], bytes_: bool) -> None:

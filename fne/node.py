@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -27,6 +28,10 @@ from fne.types import PROTOCOL_VERSION, Header, Reply, Request, Samples, Scalar,
 
 if TYPE_CHECKING:
     from fne.privacy.session import Session
+
+
+_STATE = slice(3, 3 + 624)
+"""Where the words of the Mersenne twister are in the state of a torch generator on the CPU, as uint64."""
 
 
 class RefusedError(Exception):
@@ -56,10 +61,18 @@ class Secrets(Hidden):
         """Derive a reproducible key for a simulated node."""
         return cls(hashlib.blake2b(f"simulated:{seed}:{node}".encode(), digest_size=32).digest(), simulated=True)
 
-    def seed(self, *parts: int | str) -> int:
-        """Return a 63-bit seed that nobody without the key can compute."""
+    def generator(self, *parts: int | str) -> torch.Generator:
+        """Return a generator whose whole state nobody without the key can compute.
+
+        `manual_seed` would take 32 bits of a seed, which can be tried out: noise from it could be taken off again.
+        """
         text = "\x1f".join(str(part) for part in parts).encode()
-        return int.from_bytes(hashlib.blake2b(text, key=self._key, digest_size=8).digest(), "little") >> 1
+        state = torch.Generator().manual_seed(0).get_state().numpy().copy()
+        words = state.view(np.uint64)[_STATE]
+        words[:] = np.frombuffer(hashlib.shake_256(self._key + text).digest(4 * len(words)), dtype="<u4")
+        made = torch.Generator()
+        made.set_state(torch.from_numpy(state))
+        return made
 
     def derived(self, purpose: str) -> bytes:
         """Return 32 bytes for a purpose, always the same, that nobody without the key can compute."""
@@ -91,8 +104,7 @@ class Node:
 
         The same key, run, step and attempt give the same draws: an engine with real keys must name each run anew.
         """
-        seed = self.secrets.seed(header.run, header.step, header.attempt, self.name, purpose)
-        return torch.Generator().manual_seed(seed)
+        return self.secrets.generator(header.run, header.step, header.attempt, self.name, purpose)
 
 
 class Worker:

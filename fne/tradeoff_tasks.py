@@ -38,14 +38,13 @@ def train_candidates_task(
 
     Takes `parameters [P, D]`, and of each candidate `thresholds`, `bits` (int64) and `noises`, `[P]`. The batches are
     the same for all candidates. Yields `update.i`, uint8, for each candidate (`fne.privacy.compression.decode`),
-    `loss [P]`, summed over the samples of the last epoch, and `samples [1]`.
+    and `samples [1]`; no loss, which would be told without noise.
     """
     layout = worker.evaluator.layout
     common = request.common
     scale = 1.0 if noise == "coordinate" else 1 / math.sqrt(layout.size)
     for node in nodes:
         told: dict[str, Tensor] = {}
-        losses = []
         for i, start in enumerate(common["parameters"]):
             found = descend(
                 worker, node, request.header, start, {}, loss=loss, lr=lr, epochs=epochs, batch_size=batch_size
@@ -57,5 +56,4 @@ def train_candidates_task(
                 generator=node.private_generator(request.header, f"noise {i}") if sigma else None, origin=start,
             )  # fmt: skip
             told[f"{UPDATE}{i}"] = sent.payload
-            losses.append(found.loss.cpu().reshape(()))
-        yield {**told, "loss": torch.stack(losses), "samples": torch.tensor([len(node.data)])}
+        yield {**told, "samples": torch.tensor([len(node.data)])}

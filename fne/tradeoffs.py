@@ -19,13 +19,15 @@ from torch import Tensor
 
 from fne.errors import RunError, SettingError
 from fne.evolution.fitness import check_loss
-from fne.evolution.indicators import non_dominated
+from fne.evolution.indicators import hypervolume, non_dominated, require_moocore
 from fne.privacy.accountant import WEIGHTS, Accountant, Conduct, Mechanism, multiplier, report, score_eq7
 from fne.privacy.compression import decode
 from fne.randomness import derive_seed, draw_nodes, generator
 from fne.tradeoff_tasks import UPDATE
 from fne.types import Header, LearningTask, Metrics, Request, Result, Round, Scalar
 
+_WORST = 1e30
+"""In the place of an infinite score: without noise, it still has an error and bytes."""
 OBJECTIVES = ("error", "communication", "score")
 MOST_PRUNED = 0.95
 """Largest threshold: a rate of 1 would send nothing."""
@@ -115,6 +117,9 @@ class Tradeoffs:
             raise SettingError(
                 "model.name", "one with buffers", "one without batch normalisation: buffers are not sent"
             )
+        if inherit == "first_parent" and shared_global:
+            raise SettingError("strategy.inherit", inherit, "initial with shared_global: all begin with one model")
+        require_moocore()
         low, high = sending.score_bounds
         if not 0 < low < high:
             allowed = f"[low, high], {'low below high' if low > 0 else 'above 0'}"
@@ -136,7 +141,7 @@ class Tradeoffs:
         self._trained = self._begin(self._start())
         self._accountant = Accountant()
         self._trainings = 0
-        self._hypervolumes: list[float | None] = []
+        self._units = 1
 
     # ------------------------------------------------------------------------------------------------ genes
     def _noise_bounds(self) -> tuple[float, float]:
@@ -182,6 +187,7 @@ class Tradeoffs:
 
     def ask(self, nodes: Sequence[str]) -> Request:
         """Return the weights of all that are being evaluated, for this round's nodes."""
+        self._units = len(nodes)
         chosen = draw_nodes(nodes, max(1, round(self._participation * len(nodes))), self.seed, "nodes", self.step)
         thresholds, bits, noises = self.decoded(self._trained.genes)
         if not self._sending.clip:
@@ -200,14 +206,12 @@ class Tradeoffs:
         sent = self._average(round_)
         self._trained.sent = sent if first_round else self._trained.sent + sent
         self.step += 1
-        losses = torch.stack([reply.payload["loss"] for reply in round_.replies]).double().sum(dim=0)
-        samples = sum(float(reply.payload["samples"]) for reply in round_.replies)
-        figures: Metrics = {
-            "loss_best": float(losses.min()) / samples, "loss_mean": float(losses.mean()) / samples,
-            "accuracy_validation": None,
-        }  # fmt: skip
+        for sigma in self.decoded(self._trained.genes)[2].tolist():
+            self._accountant.add(self._mechanism(sigma))
+        figures: Metrics = {"loss_best": None, "loss_mean": None, "accuracy_validation": None}
         if self.step % self._rounds == 0:
-            figures |= self._weigh(len(round_.replies))
+            figures |= self._weigh()
+        figures["epsilon"] = self._accountant.epsilon(self._sending.delta, tight=False).rdp
         generation = math.ceil(self.step / self._rounds)
         trainings = self._trainings + (0 if self.step % self._rounds == 0 else len(self._trained.genes))
         return {"round": generation, "evaluations": trainings, "nonfinite": 0, **figures}
@@ -228,7 +232,7 @@ class Tradeoffs:
         self._trained.weights = torch.stack(moved)
         return sent
 
-    def _weigh(self, replies: int) -> Metrics:
+    def _weigh(self) -> Metrics:
         """Evaluate those that were trained, select, and let there be children."""
         trained, sending = self._trained, self._sending
         figures = self._task.evaluate(trained.weights, loss=self._loss)
@@ -239,7 +243,6 @@ class Tradeoffs:
             for sigma in noises.tolist()
         ], dtype=torch.float64)  # fmt: skip
         trained.values = torch.stack([error, trained.sent, scores], dim=1)
-        self._account(noises)
         self._trainings += len(trained.genes)
         if self._shared:
             self._global = trained.weights.double().mean(dim=0).float()
@@ -262,10 +265,10 @@ class Tradeoffs:
 
     def hypervolume(self, values: Tensor) -> float:
         """Return the hypervolume up to (1, 1, 1) of error, communication, and the score over its upper bound."""
-        from fne.evolution.indicators import hypervolume
-
         unit = values / torch.tensor([1.0, 1.0, self._sending.score_bounds[1]], dtype=torch.float64)
-        return hypervolume(unit.clamp(max=1.0), torch.ones(3, dtype=torch.float64)).value
+        return hypervolume(
+            unit.nan_to_num(nan=1.0, posinf=1.0).clamp(max=1.0), torch.ones(3, dtype=torch.float64)
+        ).value
 
     # ------------------------------------------------------------------------------------------------ privacy
     def _mechanism(self, sigma: float) -> Mechanism:
@@ -276,24 +279,20 @@ class Tradeoffs:
         clipped = "update" if sending.order == "proper" else WEIGHTS
         return Mechanism(z, clipped, sending.clip or 1.0, adjacency="replace_one", adversary="uploads")
 
-    def _account(self, noises: Tensor) -> None:
-        for sigma in noises.tolist():
-            self._accountant.add(self._mechanism(sigma), self._rounds)
-
     def privacy(self) -> dict[str, Any]:
         """Return the accounted privacy of the whole search, and beside it the score of the result."""
-        unnoised = ("loss", "sample counts")
-        conduct = Conduct(
-            units=2, sampler="fixed", unnoised=unnoised, bounded_weights=False, divides_by_replies=True,
-            trainings=self._trainings,
-        )  # fmt: skip
+        conduct = Conduct(units=self._units, sampler="fixed", unnoised=("sample counts",), trainings=self._trainings)
         best = self._best()
         score = None if self._parents is None else float(self._parents.values[best, 2])
         return report(self._accountant, self._sending.delta, conduct, score)
 
     # ------------------------------------------------------------------------------------------------ result
     def _best(self) -> int:
-        return 0 if self._parents is None else int(self._parents.values[:, 0].argmin())
+        """Return who has the least error, of equals the one with the least bytes, then with the least score."""
+        if self._parents is None:
+            return 0
+        rows = self._parents.values.nan_to_num(nan=math.inf).tolist()
+        return min(range(len(rows)), key=rows.__getitem__)
 
     def result(self) -> Result:
         """Return the model with the least error on validation."""
@@ -306,9 +305,12 @@ class Tradeoffs:
             return self._trained.weights[:0], []
         group = self._parents
         columns = [values.tolist() for values in self.decoded(group.genes)]
-        front = non_dominated(group.values).tolist()
+        front = non_dominated(group.values.nan_to_num(nan=_WORST, posinf=_WORST)).tolist()
         accounted = []
         for sigma in columns[2]:
+            if self._inherit == "first_parent" or self._shared:  # its weights come of earlier releases, too
+                accounted.append(self._accountant.epsilon(self._sending.delta, tight=False).rdp)
+                continue
             accountant = Accountant()
             accountant.add(self._mechanism(sigma), self._rounds)
             accounted.append(accountant.epsilon(self._sending.delta, tight=False).rdp)
@@ -324,7 +326,7 @@ class Tradeoffs:
         groups = {"trained": self._trained, "parents": self._parents}
         return {
             "step": self.step, "global": self._global, "trainings": self._trainings,
-            "accountant": self._accountant.state_dict(),
+            "accountant": self._accountant.state_dict(), "units": self._units,
             "groups": {name: vars(group) for name, group in groups.items() if group is not None},
         }  # fmt: skip
 
@@ -332,5 +334,6 @@ class Tradeoffs:
         """Take over what `state_dict` returned."""
         self.step, self._global, self._trainings = state["step"], state["global"], state["trainings"]
         self._accountant.load_state_dict(state["accountant"])
+        self._units = state["units"]
         self._trained = Group(**state["groups"]["trained"])
         self._parents = Group(**state["groups"]["parents"]) if "parents" in state["groups"] else None

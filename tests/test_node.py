@@ -10,6 +10,7 @@ from dataclasses import asdict, replace
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -70,9 +71,11 @@ def test_simulated_secrets_say_so_and_are_repeatable() -> None:
     first, again, other = Secrets.simulate(1, "a"), Secrets.simulate(1, "a"), Secrets.simulate(1, "b")
     assert first.simulated
     assert not Secrets(b"k" * 32, simulated=False).simulated
-    assert first.seed("x", 1) == again.seed("x", 1) != other.seed("x", 1)
-    assert len({first.seed("x", 1), first.seed("x", 2), first.seed("y", 1), Secrets.simulate(2, "a").seed("x", 1)}) == 4
-    assert 0 <= first.seed("x") < 2**63
+    drawn = [numbers(secrets.generator("x", 1)) for secrets in (first, again, other)]
+    assert drawn[0] == drawn[1] != drawn[2]
+    made = [first.generator("x", 1), first.generator("x", 2), first.generator("y", 1)]
+    made.append(Secrets.simulate(2, "a").generator("x", 1))
+    assert len({str(numbers(draw)) for draw in made}) == 4
 
 
 # ------------------------------------------------------------------------------------------------ generators
@@ -313,3 +316,18 @@ def test_an_option_that_is_no_scalar_is_refused(
         Status.REFUSED,
         "task 'fitness': loss: must be a number, text, or true or false",
     )
+
+
+def test_a_private_generator_is_seeded_in_its_whole_state() -> None:
+    """`manual_seed` takes the lowest 32 bits: who tries them all could take noise off again."""
+    assert numbers(torch.Generator().manual_seed(7)) == numbers(torch.Generator().manual_seed(7 + 2**40))
+    made = node(secret=bytes(range(32))).private_generator(HEADER, "noise")
+    words = made.get_state().numpy().view(np.uint64)[3:627]
+    assert len(set(words.tolist())) == 624
+    assert int(words.max()) < 2**32
+    # no word follows from the one before, as after manual_seed
+    plain = torch.Generator().manual_seed(int(words[0])).get_state().numpy().view(np.uint64)[3:627]
+    assert int((plain == words).sum()) == 1
+    drawn = torch.randn(100_000, generator=made, dtype=torch.float64)
+    assert abs(float(drawn.mean())) < 0.02
+    assert float(drawn.std()) == pytest.approx(1, abs=0.01)

@@ -898,3 +898,20 @@ def test_fronts_and_trade_offs_have_their_own_titles() -> None:
     trained = shown(comparison_table([{**SUMMARY, "front_size": 3}]))
     assert "IGD" not in trained
     assert "test: the returned model" in trained
+
+
+def test_the_account_of_a_run_stands_below_its_table() -> None:
+    from fne.privacy.accountant import Accountant, Conduct, Mechanism, report
+    from fne.watch.privacy import privacy_lines
+
+    accountant = Accountant()
+    accountant.add(Mechanism(3.0, "update", 1.0, adjacency="replace_one", adversary="uploads"), 10)
+    account = report(accountant, 1e-5, Conduct(units=10, sampler="fixed"), score=2.5)
+    lines = privacy_lines([{"name": "mine", "privacy": account}, {"name": "other"}])
+    assert lines[0].startswith("privacy of mine: epsilon 4.6")
+    assert "at delta 1e-05" in lines[0]
+    assert "clients, replace one, against who sees uploads; 10 releases" in lines[0]
+    assert lines[1] == "  score of eq. (7), not an epsilon: 2.5"
+    assert any(line.startswith("  note: noise is floating point") for line in lines)
+    (first, *_) = privacy_lines([{"name": "mine", "privacy": {**account, "epsilon": None}}])
+    assert first.startswith("privacy of mine: epsilon infinite at delta 1e-05")

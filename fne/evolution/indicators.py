@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -64,6 +64,15 @@ def igd(values: Tensor, front: Tensor) -> float:
     )
 
 
+def require_moocore() -> Any:
+    """Return the library of hypervolumes; raises `FneError` that names the extra where it is not installed."""
+    try:
+        import moocore
+    except ImportError as error:
+        raise FneError("the hypervolume needs moocore: pip install 'fne[moo]'") from error
+    return moocore
+
+
 class Volume(NamedTuple):
     """A hypervolume, and whether it is exact or approximated."""
 
@@ -84,10 +93,7 @@ def hypervolume(values: Tensor, reference: Tensor | Sequence[float]) -> Volume:
     Raises:
         FneError: a reference of another length or not finite, or the extra `moo` is not installed.
     """
-    try:
-        import moocore
-    except ImportError as error:
-        raise FneError("the hypervolume needs moocore: pip install 'fne[moo]'") from error
+    moocore = require_moocore()
     corner = torch.as_tensor(reference, dtype=torch.float64)
     if corner.shape != values.shape[1:] or not corner.isfinite().all():
         raise FneError(

@@ -20,17 +20,21 @@ CROSSOVER, CROSSOVER_ETA, MUTATION, MUTATION_ETA = 0.9, 2.0, 0.1, 20.0
 
 
 def offspring(genes: Tensor, pairs: Tensor, draw: torch.Generator) -> Tensor:
-    """Return a child of each pair of parents `pairs [n, 2]`, `[n, d]`: one of two that they would have, drawn.
+    """Return a child of each pair of parents `pairs [n, 2]`, `[n, d]`: of two that they would have the first one's.
 
-    Half of the genes are crossed, where there is a crossover at all.
+    Half of the genes are crossed, where there is a crossover at all. A child that is its first parent is mutated in one
+    gene that is drawn, so that nobody is evaluated twice.
     """
     count, d = len(pairs), genes.shape[1]
     first, second = genes[pairs[:, 0]], genes[pairs[:, 1]]
-    u = torch.rand(count, 2 * d + 2, generator=draw, dtype=torch.float64)
-    both = sbx(first, second, u[:, :d], eta=CROSSOVER_ETA, chance=0.5)
-    crossed = torch.where(u[:, -1:] < 0.5, both[0], both[1])
-    made = torch.where(u[:, -2:-1] < CROSSOVER, crossed, first)
-    return polynomial_mutation(made, u[:, d : 2 * d], eta=MUTATION_ETA, chance=MUTATION)
+    u = torch.rand(count, 3 * d + 2, generator=draw, dtype=torch.float64)
+    crossed = sbx(first, second, u[:, :d], eta=CROSSOVER_ETA, chance=0.5)[0]
+    made = torch.where(u[:, -1:] < CROSSOVER, crossed, first)
+    made = polynomial_mutation(made, u[:, d : 2 * d], eta=MUTATION_ETA, chance=MUTATION)
+    changed = polynomial_mutation(first, u[:, 2 * d : 3 * d], eta=MUTATION_ETA, chance=1.0)
+    place = (u[:, -2] * d).long().unsqueeze(1)
+    copies = (made == first).all(dim=1, keepdim=True)
+    return torch.where(copies, first.scatter(1, place, changed.gather(1, place)), made)
 
 
 class ClusterSelection:
@@ -85,10 +89,13 @@ class FrontSelection:
         self._pymoo()
 
     def children(self, genes: Tensor, values: Tensor, count: int, draw: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Return genes of `count` children and the first parent of each, winners of binary tournaments."""
+        """Return genes of `count` children and the first parent of each, winners of tournaments of two others."""
         order = {int(individual): place for place, individual in enumerate(self._ordered(values, len(values)))}
-        entrants = torch.randint(len(genes), (count, 2, 2), generator=draw)
-        pairs = [[min(fight, key=order.__getitem__) for fight in of_child] for of_child in entrants.tolist()]
+        pairs = []
+        for _ in range(count):
+            first, *others = torch.randperm(len(genes), generator=draw)[:4].tolist()
+            one = min([first, *others[:1]], key=order.__getitem__)
+            pairs.append([one, min(others[1:] or [one], key=order.__getitem__)])
         chosen = torch.tensor(pairs)
         return offspring(genes, chosen, draw), chosen[:, 0]
 

@@ -11,7 +11,10 @@ Deviations
   alone (`adversary = aggregate`, with secure sums) faces all of it; a server that sees each upload faces a share.
 - A fixed number of clients is drawn and not each by itself (Poisson), so neighbours are runs in which one client's data
   are others (replace-one): an update moves by 2 Z.
-- Where nodes drop out noise is missing. The account is made for each round with those that answered.
+- That nodes are drawn amplifies nothing here: the server draws them from a seed that everybody knows. A client that
+  takes part in all rounds is accounted for.
+- Where nodes drop out noise is missing. The account is made for each round with those that answered. A node that works
+  with the server knows its own share: then of m nodes those of m - 1 are left.
 """
 
 from __future__ import annotations
@@ -23,15 +26,12 @@ from typing import Annotated, Any, Literal
 import torch
 
 from fne.descent import descend
-from fne.errors import RunError, SettingError
-from fne.evolution.fitness import check_loss
 from fne.node import Node, Worker, payload_of
 from fne.privacy.accountant import Accountant, Conduct, Mechanism, multiplier, report
 from fne.privacy.compression import clipped, noised
-from fne.randomness import derive_seed, draw_nodes
+from fne.private_averaging import PrivateAveraging
 from fne.registry import Key, register
-from fne.types import Header, LearningTask, Metrics, Request, Result, Round, Scalar, Tensors
-from fne.validation import Validation
+from fne.types import LearningTask, Metrics, Request, Result, Round, Scalar, Tensors
 
 
 @register("task", "train_clipped")
@@ -85,84 +85,65 @@ class DpFedAvg:
         ] = "uploads",
         returns: Annotated[Literal["best", "last"], Key("model of the best validation or of the last round")] = "last",
     ) -> None:
-        check_loss(loss, classification=task.classification)
-        if any(True for _ in task.buffers):
-            raise SettingError("model.name", "one with buffers", "one without batch normalisation: it is not noised")
-        self.seed, self.horizon, self.step = seed, rounds, 0
+        self.seed, self.horizon = seed, rounds
         if adversary == "aggregate":
             self.secure = True
-        self._task, self._loss, self._fraction, self._returns = task, loss, fraction, returns
         self._clip, self._noise, self._delta, self._adversary = clip, noise, delta, adversary
-        self._options: dict[str, Scalar] = {
-            "loss": loss, "lr": lr, "epochs": local_epochs, "batch_size": batch_size, "clip": clip,
-        }  # fmt: skip
-        self._weights = task.layout.flatten(task.new_model(derive_seed(seed, "global")))
-        self._validation = Validation(task, loss, self._weights)
+
+        def options(count: int) -> dict[str, Scalar]:
+            share = noise / math.sqrt(count)
+            return {"lr": lr, "epochs": local_epochs, "batch_size": batch_size, "clip": clip, "noise": share}
+
+        self._averaging = PrivateAveraging(
+            task, seed=seed, rounds=rounds, loss=loss, fraction=fraction, node_task="train_clipped", options=options,
+            returns=returns,
+        )  # fmt: skip
         self._accountant = Accountant()
-        self._units = 0
+
+    @property
+    def step(self) -> int:
+        """Rounds that are over."""
+        return self._averaging.step
 
     @property
     def done(self) -> bool:
         """Whether the horizon is reached."""
-        return self.step >= self.horizon
+        return self._averaging.done
 
     def ask(self, nodes: Sequence[str]) -> Request:
         """Return the global weights for this round's nodes."""
-        count = max(1, round(self._fraction * len(nodes)))
-        chosen = draw_nodes(nodes, count, self.seed, "nodes", self.step)
-        self._units = len(nodes)
-        options = {**self._options, "noise": self._noise / math.sqrt(count)}
-        header = Header(self.seed, self.step)
-        return Request(header, "train_clipped", chosen, {"parameters": self._weights}, {}, options, reduce="sum")
+        return self._averaging.ask(nodes)
 
     def tell(self, round_: Round) -> Metrics:
-        """Move the global weights by the sum over the number asked, validate them, and account for the round."""
-        if not round_.replies:
-            raise RunError(f"round {self.step}: none of the nodes that take part has answered")
-        (reply,) = round_.replies
-        answered = int(reply.payload["clients"][0])
-        asked = max(1, round(self._fraction * self._units))
-        self._weights = (self._weights.double() + reply.payload["delta"].double() / asked).float()
-        self._accountant.add(self._mechanism(asked, answered))
-        self.step += 1
-        spent = self._accountant.epsilon(self._delta, tight=False).rdp
-        return {
-            "round": self.step, "evaluations": None, "loss_best": None, "loss_mean": None,
-            **self._validation(self._weights, {}, self.step), "nonfinite": 0, "epsilon": spent,
-        }  # fmt: skip
+        """Move the global weights, validate them, and account for the round."""
+        metrics = self._averaging.tell(round_)
+        self._accountant.add(self._mechanism(len(self._averaging.asked), self._averaging.answered))
+        return {**metrics, "epsilon": self._accountant.epsilon(self._delta, tight=False).rdp}
 
     def _mechanism(self, asked: int, answered: int) -> Mechanism:
         """Return what a round has released of a client."""
         share = self._noise / math.sqrt(asked)
-        if self._adversary == "uploads":
-            z = multiplier(share, "replace_one")
-            return Mechanism(z, "update", self._clip, adjacency="replace_one", adversary="uploads")
-        z = multiplier(share, "replace_one", answered)
-        return Mechanism(
-            z, "update", self._clip, sampling="fixed", size=asked, population=self._units, adjacency="replace_one"
-        )
+        uploads = self._adversary == "uploads"
+        z = multiplier(share, "replace_one", 1 if uploads else answered)
+        return Mechanism(z, "update", self._clip, adjacency="replace_one", adversary=self._adversary)
 
     def privacy(self) -> dict[str, Any]:
         """Return the accounted privacy of the run, as `fne.privacy.accountant.report` has it."""
-        return report(self._accountant, self._delta, Conduct(units=self._units, sampler="fixed"))
+        return report(self._accountant, self._delta, Conduct(units=self._averaging.units, sampler="fixed"))
 
     def result(self) -> Result:
         """Return the model of the run, as `returns` says."""
-        return self._validation.best() if self._returns == "best" else self.champion()
+        return self._averaging.result()
 
     def champion(self) -> Result:
         """Return the global model of the round told last."""
-        return Result("model", self._weights)
+        return self._averaging.champion()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return weights, best model, account."""
-        return {
-            "step": self.step, "weights": self._weights, "validation": self._validation.state_dict(),
-            "accountant": self._accountant.state_dict(), "units": self._units,
-        }  # fmt: skip
+        """Return everything that goes on."""
+        return {"averaging": self._averaging.state_dict(), "accountant": self._accountant.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over what `state_dict` returned."""
-        self.step, self._weights, self._units = state["step"], state["weights"], state["units"]
-        self._validation.load_state_dict(state["validation"])
+        self._averaging.load_state_dict(state["averaging"])
         self._accountant.load_state_dict(state["accountant"])

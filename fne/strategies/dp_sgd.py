@@ -5,13 +5,12 @@ privacy", CCS 2016; inside a node by Opacus' `make_private`.
 
 In each step of a node each record is in the batch with the same probability (Poisson), its gradient is clipped, and
 the sum is noised, with draws of the node's own secret. What leaves a node has been noised before, so it makes no
-difference who sees uploads; but the node's number of samples and its training loss leave as they are, as in FedAvg, and
-the account does not cover them.
+difference who sees uploads, and nothing else leaves: no loss, no number of samples. All nodes have the same weight.
 
 Deviations
 - The account is for the node that has taken part most often: that of any other one's records is not above it.
 - What is set is the rate at which records are drawn, not the size of a batch: so the account holds for nodes of any
-  number of samples, and the server need not know it. Where a batch of that share is no whole number it is smaller.
+  number of samples, and the server need not know it.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ from typing import Annotated, Any, Literal
 
 import torch
 
-from fne.averaging import Averaging
-from fne.errors import RunError, SettingError
+from fne.errors import RunError
 from fne.evolution import fitness
 from fne.node import Node, Worker, payload_of
 from fne.privacy.accountant import Accountant, Conduct, Mechanism, report
+from fne.private_averaging import PrivateAveraging
 from fne.registry import Key, register
-from fne.types import LearningTask, Metrics, Request, Result, Round, Tensors
+from fne.types import LearningTask, Metrics, Request, Result, Round, Scalar, Tensors
 
 
 @register("task", "train_dp_sgd")
@@ -49,20 +48,19 @@ def train_dp_sgd_task(
 ) -> Iterator[Tensors]:
     """Train the given weights on each node's samples by DP-SGD, and answer with the change.
 
-    Takes `parameters [D]`. Yields `delta [D]` times the sample count, `loss` (mean over the records of the last epoch,
-    times the sample count) and `samples`, as `train` does. Raises `RunError` where training leaves the finite numbers.
+    Takes `parameters [D]`. Yields `delta [D]` and `clients`, 1, and nothing that is not noised. Raises `RunError` where
+    training leaves the finite numbers.
     """
     layout, module = worker.evaluator.layout, worker.module
     for node in nodes:
         start = payload_of(request, node)["parameters"]
         layout.fill(module, start.to(worker.device))
         draw = node.private_generator(request.header, "dp-sgd")
-        total = _descend(worker, node, draw, loss, lr, epochs, rate, clip, noise)
+        _descend(worker, node, draw, loss, lr, epochs, rate, clip, noise)
         delta = layout.flatten(module) - start.cpu()
         if not bool(delta.isfinite().all()):
             raise RunError(f"training diverged: lower strategy.lr = {lr}")
-        count = len(node.data)
-        yield {"delta": delta * count, "loss": torch.tensor([total * count]), "samples": torch.tensor([count])}
+        yield {"delta": delta, "clients": torch.tensor([1])}
 
 
 def _descend(
@@ -75,39 +73,36 @@ def _descend(
     rate: float,
     clip: float,
     noise: float,
-) -> float:
-    """Train the worker's module in place; return the mean loss of the records drawn in the last epoch."""
+) -> None:
+    """Train the worker's module in place."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that its noise is of no cryptographic generator: the account says so
         from opacus import PrivacyEngine
+        from opacus.data_loader import DPDataLoader
         from torch.utils.data import DataLoader, TensorDataset
 
         data = TensorDataset(node.data.x.cpu(), node.data.y.cpu())
-        loader: Any = DataLoader(data, batch_size=max(1, int(rate * len(data))), generator=draw)
         module = worker.module.train()
-        made, optimizer, batches = PrivacyEngine().make_private(
-            module=module, optimizer=torch.optim.SGD(module.parameters(), lr=lr), data_loader=loader,
+        made, optimizer, _ = PrivacyEngine().make_private(
+            module=module, optimizer=torch.optim.SGD(module.parameters(), lr=lr), data_loader=DataLoader(data),
             noise_multiplier=noise, max_grad_norm=clip, noise_generator=draw,
         )  # fmt: skip
-        each = steps_of(rate)
-        endless = itertools.chain.from_iterable(itertools.repeat(batches))
-        total, drawn = 0.0, 0
+        # the rate itself: that of a loader is one over its number of whole batches, and of few records above it
+        optimizer.expected_batch_size = rate * len(data)
+        steps = epochs * steps_of(rate)
+        batches = itertools.chain.from_iterable(itertools.repeat(DPDataLoader(data, sample_rate=rate, generator=draw)))
         try:
-            for step, (x, y) in enumerate(itertools.islice(endless, epochs * each)):
-                if step % each == 0:
-                    total, drawn = 0.0, 0
+            for x, y in itertools.islice(batches, steps):
                 optimizer.zero_grad()
                 logits = made(x.to(worker.device)).unsqueeze(0)
                 losses = fitness.sample_losses(loss, logits, y.to(worker.device), worker.evaluator.output)
                 losses.sum().div(max(1, losses.numel())).backward()  # type: ignore[no-untyped-call]
                 optimizer.step()
-                total, drawn = total + float(losses.detach().sum(dtype=torch.float64)), drawn + len(x)
         finally:
             made.remove_hooks()
             for parameter in module.parameters():
                 parameter.grad_sample = None  # type: ignore[attr-defined]
             module.eval()
-    return total / max(1, drawn)
 
 
 def steps_of(rate: float) -> int:
@@ -137,12 +132,10 @@ class DpSgd:
         delta: Annotated[float, Key("of the accounted privacy", gt=0, lt=1)] = 1e-5,
         returns: Annotated[Literal["best", "last"], Key("model of the best validation or of the last round")] = "last",
     ) -> None:
-        if any(True for _ in task.buffers):
-            raise SettingError("model.name", "one with buffers", "one without batch normalisation: it mixes records")
-        options: dict[str, Any] = {"epochs": local_epochs, "rate": rate, "clip": clip, "noise": noise}
-        self._averaging = Averaging(
-            task, seed=seed, rounds=rounds, loss=loss, fraction=fraction, lr=lr, options=options, returns=returns,
-            node_task="train_dp_sgd",
+        options: dict[str, Scalar] = {"lr": lr, "epochs": local_epochs, "rate": rate, "clip": clip, "noise": noise}
+        self._averaging = PrivateAveraging(
+            task, seed=seed, rounds=rounds, loss=loss, fraction=fraction, node_task="train_dp_sgd",
+            options=lambda _: options, returns=returns,
         )  # fmt: skip
         self.seed, self.horizon = seed, rounds
         self._steps, self._delta = local_epochs * steps_of(rate), delta
@@ -151,7 +144,6 @@ class DpSgd:
             adversary="uploads", drawn="records",
         )  # fmt: skip
         self._turns: Counter[str] = Counter()
-        self._asked: tuple[str, ...] = ()
 
     @property
     def step(self) -> int:
@@ -165,14 +157,12 @@ class DpSgd:
 
     def ask(self, nodes: Sequence[str]) -> Request:
         """Return the global weights for this round's nodes."""
-        request = self._averaging.ask(nodes)
-        self._asked = request.nodes
-        return request
+        return self._averaging.ask(nodes)
 
     def tell(self, round_: Round) -> Metrics:
         """Move the global weights, validate them, and count whose records were used."""
         metrics = self._averaging.tell(round_)
-        self._turns.update(self._asked)  # also of those who failed: they may have trained
+        self._turns.update(self._averaging.asked)  # also of those who failed: they may have trained
         return {**metrics, "epsilon": self._account().epsilon(self._delta, tight=False).rdp}
 
     def _account(self) -> Accountant:
@@ -183,7 +173,7 @@ class DpSgd:
 
     def privacy(self) -> dict[str, Any]:
         """Return the accounted privacy of the run, as `fne.privacy.accountant.report` has it."""
-        conduct = Conduct(units=1, sampler="poisson", unnoised=("loss", "sample counts"))
+        conduct = Conduct(units=self._averaging.units, sampler="poisson")  # records are at least as many as nodes
         return report(self._account(), self._delta, conduct)
 
     def result(self) -> Result:
