@@ -74,8 +74,8 @@ def shown(values: Sequence[float], digits: int = 3) -> str:
 def table(groups: Sequence[str], out: Path) -> None:
     """Print what the populations come to; of each run the individual with the least error on validation."""
     head = (
-        "noise", "method", "T", "seeds", "communication (%)", "error, test (%)", "score of eq. (7)",
-        "epsilon, own training", "epsilon, whole search", "hypervolume, first", "hypervolume, last", "front", "CPU (min)",
+        "noise", "method", "T", "seeds", "communication (%)", "error, test (%)", "score (7)",
+        "epsilon, own training", "epsilon, whole search", "hypervolume, first", "last", "front", "CPU (min)",
     )  # fmt: skip
     print(f"| {' | '.join(head)} |\n|---|---|{'---:|' * (len(head) - 2)}")
     for group in groups:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fne.descent import descend
+from fne.errors import RunError
 from fne.node import Node, Worker
 from fne.privacy.compression import prepare
 from fne.registry import Key, register
@@ -38,22 +39,27 @@ def train_candidates_task(
 
     Takes `parameters [P, D]`, and of each candidate `thresholds`, `bits` (int64) and `noises`, `[P]`. The batches are
     the same for all candidates. Yields `update.i`, uint8, for each candidate (`fne.privacy.compression.decode`),
-    and `samples [1]`; no loss, which would be told without noise.
+    which trainings left the finite numbers, `diverged [P]`, and `samples [1]`; no loss: that would have no noise.
     """
     layout = worker.evaluator.layout
     common = request.common
     scale = 1.0 if noise == "coordinate" else 1 / math.sqrt(layout.size)
     for node in nodes:
         told: dict[str, Tensor] = {}
+        diverged = torch.zeros(len(common["parameters"]), dtype=torch.uint8)
         for i, start in enumerate(common["parameters"]):
-            found = descend(
-                worker, node, request.header, start, {}, loss=loss, lr=lr, epochs=epochs, batch_size=batch_size
-            )
+            try:
+                delta = descend(
+                    worker, node, request.header, start, {}, loss=loss, lr=lr, epochs=epochs, batch_size=batch_size
+                ).delta
+            except RunError:  # the others of the generation go on
+                delta = torch.zeros_like(start)
+                diverged[i] = 1
             sigma = float(common["noises"][i])
             sent = prepare(
-                found.delta, layout.leaves, threshold=float(common["thresholds"][i]), pruning=pruning,
+                delta, layout.leaves, threshold=float(common["thresholds"][i]), pruning=pruning,
                 bits=int(common["bits"][i]), clip=clip or None, noise=sigma * scale, prune=prune, order=order,
                 generator=node.private_generator(request.header, f"noise {i}") if sigma else None, origin=start,
             )  # fmt: skip
             told[f"{UPDATE}{i}"] = sent.payload
-        yield {**told, "samples": torch.tensor([len(node.data)])}
+        yield {**told, "diverged": diverged, "samples": torch.tensor([len(node.data)])}

@@ -142,6 +142,8 @@ class Tradeoffs:
         self._accountant = Accountant()
         self._trainings = 0
         self._units = 1
+        self._lost = torch.zeros(population, dtype=torch.bool)
+        """Whose training has left the finite numbers at a node."""
 
     # ------------------------------------------------------------------------------------------------ genes
     def _noise_bounds(self) -> tuple[float, float]:
@@ -203,6 +205,8 @@ class Tradeoffs:
         if not round_.replies:
             raise RunError(f"step {self.step}: none of the nodes that take part has answered")
         first_round = self.step % self._rounds == 0
+        lost = torch.stack([reply.payload["diverged"] for reply in round_.replies]).bool().any(dim=0)
+        self._lost = lost if first_round else self._lost | lost
         sent = self._average(round_)
         self._trained.sent = sent if first_round else self._trained.sent + sent
         self.step += 1
@@ -214,7 +218,7 @@ class Tradeoffs:
         figures["epsilon"] = self._accountant.epsilon(self._sending.delta, tight=False).rdp
         generation = math.ceil(self.step / self._rounds)
         trainings = self._trainings + (0 if self.step % self._rounds == 0 else len(self._trained.genes))
-        return {"round": generation, "evaluations": trainings, "nonfinite": 0, **figures}
+        return {"round": generation, "evaluations": trainings, "nonfinite": int(lost.sum()), **figures}
 
     def _average(self, round_: Round) -> Tensor:
         """Move the weights of each by the mean of its updates; return the bytes sent for a weight, `[n]`."""
@@ -237,6 +241,7 @@ class Tradeoffs:
         trained, sending = self._trained, self._sending
         figures = self._task.evaluate(trained.weights, loss=self._loss)
         error = (1 - figures["accuracy"] if self._task.classification else figures["loss"]).double().cpu()
+        error = error.where(error.isfinite() & ~self._lost, 1.0 if self._task.classification else math.inf)
         _, _, noises = self.decoded(trained.genes)
         scores = torch.tensor([
             score_eq7(self._rounds, sending.delta, self._participation, sigma if sending.clip else 0.0)
@@ -326,7 +331,7 @@ class Tradeoffs:
         groups = {"trained": self._trained, "parents": self._parents}
         return {
             "step": self.step, "global": self._global, "trainings": self._trainings,
-            "accountant": self._accountant.state_dict(), "units": self._units,
+            "accountant": self._accountant.state_dict(), "units": self._units, "lost": self._lost,
             "groups": {name: vars(group) for name, group in groups.items() if group is not None},
         }  # fmt: skip
 
@@ -334,6 +339,6 @@ class Tradeoffs:
         """Take over what `state_dict` returned."""
         self.step, self._global, self._trainings = state["step"], state["global"], state["trainings"]
         self._accountant.load_state_dict(state["accountant"])
-        self._units = state["units"]
+        self._units, self._lost = state["units"], state["lost"]
         self._trained = Group(**state["groups"]["trained"])
         self._parents = Group(**state["groups"]["parents"]) if "parents" in state["groups"] else None

@@ -328,3 +328,15 @@ def test_prepare_is_what_a_node_does_alone() -> None:
     )  # fmt: skip
     found = decode(reply.payload["update.0"], layout.leaves)
     torch.testing.assert_close(found, wanted.update, rtol=1e-4, atol=1e-6)
+
+
+def test_one_training_that_diverges_is_the_worst_and_the_others_go_on() -> None:
+    strategy, engine = made(generations=0, clip=0.0)
+    state = strategy.state_dict()
+    state["groups"]["trained"]["weights"][2] = 1e30
+    strategy.load_state_dict(state)
+    metrics = [strategy.tell(engine.send(strategy.ask(engine.nodes))) for _ in range(2)]
+    assert [m["nonfinite"] for m in metrics] == [1, 1]
+    _, rows = strategy.population()
+    assert rows[2]["error"] == 1.0
+    assert all(row["error"] < 1.0 for i, row in enumerate(rows) if i != 2)

@@ -81,11 +81,16 @@ def _descend(
         from opacus.data_loader import DPDataLoader
         from torch.utils.data import DataLoader, TensorDataset
 
+        if worker.device.type != "cpu":  # Opacus draws where the gradients are
+            seed = int(torch.randint(2**62, (1,), generator=draw))
+            noises = torch.Generator(worker.device).manual_seed(seed)
+        else:
+            noises = draw
         data = TensorDataset(node.data.x.cpu(), node.data.y.cpu())
         module = worker.module.train()
         made, optimizer, _ = PrivacyEngine().make_private(
             module=module, optimizer=torch.optim.SGD(module.parameters(), lr=lr), data_loader=DataLoader(data),
-            noise_multiplier=noise, max_grad_norm=clip, noise_generator=draw,
+            noise_multiplier=noise, max_grad_norm=clip, noise_generator=noises,
         )  # fmt: skip
         # the rate itself: that of a loader is one over its number of whole batches, and of few records above it
         optimizer.expected_batch_size = rate * len(data)
