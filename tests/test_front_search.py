@@ -514,3 +514,10 @@ def test_who_takes_part_is_drawn_among_those_that_are_left() -> None:
         search.strategy.tell(engine.send(request))
     assert all(len(nodes) == 4 for nodes in asked[1:6] + asked[7:])
     assert all("node-003" not in nodes for nodes in asked[7:])
+
+
+def test_with_infill_all_secure_sums_select_as_plain_ones_do(tmp_path: Path) -> None:
+    plain = train(config(infill="all"), out=tmp_path / "plain")
+    secure = train(config("fdd_ea_dh", secure=True, infill="all"), out=tmp_path / "secure")
+    assert same(measured_in(tmp_path / "plain"), measured_in(tmp_path / "secure"))
+    assert plain["evaluations"] == secure["evaluations"] == 26
