@@ -61,7 +61,7 @@ class Sending:
 
 @dataclass
 class Group:
-    """Some individuals: genes `[n, 3]`, weights `[n, D]`, objectives `[n, 3]`, bytes sent and rounds trained `[n]`."""
+    """Some individuals: genes `[n, 3]`, weights `[n, D]`, objectives `[n, 3]`, bytes sent for each of floats `[n]`."""
 
     genes: Tensor
     weights: Tensor

@@ -14,7 +14,7 @@ Deviations and readings
   of the score ("privacy budget within [0.1, 10]") bound the noise; its genes are logarithms, the bounds are far apart.
 - Eq. (4) adds noise of deviation sigma Z to every coordinate: of 46,730 weights at sigma = 6 that is 1,300 times the
   update, and nothing is learned (`noise = coordinate`). With `noise = total`, the default, all noise together is of
-  size sigma Z: then the paper's errors can be reached, and the accounted epsilon says that nothing is protected.
+  size sigma Z: then models learn, and the accounted epsilon says that nothing is protected.
 - Eq. (3) is misprinted, eq. (4) clips weights: see `fne.privacy.compression`. `order = literal` has the text's order:
   pruned and quantised weights, clipped, noised, and so sent as floats. The default clips and noises the update, and
   then prunes and quantises it, which costs no privacy.
