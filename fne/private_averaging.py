@@ -7,17 +7,41 @@ account, and nobody's number of samples is needed.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from fne.errors import RunError, SettingError
 from fne.evolution.fitness import check_loss
+from fne.privacy.accountant import Accountant, Conduct, report
 from fne.randomness import derive_seed, draw_nodes
 from fne.types import Header, LearningTask, Metrics, Request, Result, Round, Scalar
 from fne.validation import Validation
 
 
+class Account(Protocol):
+    """What a method has released so far, of those whom it protects."""
+
+    sampler: str
+    """How these are drawn, as `fne.privacy.accountant.Conduct` has it."""
+
+    def add(self, asked: Sequence[str], answered: int) -> None:
+        """Take in a round: who was asked, and how many have answered."""
+        ...
+
+    def accountant(self) -> Accountant:
+        """Return all releases of the one that has released most."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything that goes on."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what `state_dict` returned."""
+        ...
+
+
 class PrivateAveraging:
-    """What methods that differ in how nodes protect themselves share; each has its own account.
+    """What methods that differ in how nodes protect themselves share; a `fne.types.Strategy`.
 
     Args:
         task: model and validation.
@@ -27,6 +51,8 @@ class PrivateAveraging:
         node_task: by which nodes train: yields `delta [D]` and `clients`, 1.
         options: of that task, for a round with so many nodes.
         returns: `best` on validation or `last`.
+        account, delta: what is released, and at which delta it is told.
+        secure: whether `secure` must be set; `None`: it may be.
     """
 
     def __init__(
@@ -40,21 +66,21 @@ class PrivateAveraging:
         node_task: str,
         options: Callable[[int], Mapping[str, Scalar]],
         returns: str,
+        account: Account,
+        delta: float,
+        secure: bool | None = None,
     ) -> None:
         check_loss(loss, classification=task.classification)
         if any(True for _ in task.buffers):
             raise SettingError("model.name", "one with buffers", "one without batch normalisation: it is not noised")
-        self.seed, self.horizon, self.step = seed, rounds, 0
+        self.seed, self.horizon, self.step, self.secure = seed, rounds, 0, secure
+        self._account, self._delta = account, delta
         self._fraction, self._loss, self._returns = fraction, loss, returns
         self._node_task, self._options = node_task, options
         self._weights = task.layout.flatten(task.new_model(derive_seed(seed, "global")))
         self._validation = Validation(task, loss, self._weights)
-        self.asked: tuple[str, ...] = ()
-        """Who was asked last."""
-        self.answered = 0
-        """How many of them have answered."""
-        self.units = 1
-        """How many nodes there are."""
+        self._asked: tuple[str, ...] = ()
+        self._units = 1
 
     @property
     def done(self) -> bool:
@@ -64,23 +90,29 @@ class PrivateAveraging:
     def ask(self, nodes: Sequence[str]) -> Request:
         """Return the global weights for this round's nodes."""
         count = max(1, round(self._fraction * len(nodes)))
-        self.asked, self.units = draw_nodes(nodes, count, self.seed, "nodes", self.step), len(nodes)
+        self._asked, self._units = draw_nodes(nodes, count, self.seed, "nodes", self.step), len(nodes)
         options = {"loss": self._loss, **self._options(count)}
         header = Header(self.seed, self.step)
-        return Request(header, self._node_task, self.asked, {"parameters": self._weights}, {}, options, reduce="sum")
+        return Request(header, self._node_task, self._asked, {"parameters": self._weights}, {}, options, reduce="sum")
 
     def tell(self, round_: Round) -> Metrics:
-        """Move the global weights by the sum over the number asked, and validate them."""
+        """Move the global weights by the sum over the number asked, validate them, and account for the round."""
         if not round_.replies:
             raise RunError(f"round {self.step}: none of the nodes that take part has answered")
         (reply,) = round_.replies
-        self.answered = int(reply.payload["clients"][0])
-        self._weights = (self._weights.double() + reply.payload["delta"].double() / len(self.asked)).float()
+        self._weights = (self._weights.double() + reply.payload["delta"].double() / len(self._asked)).float()
+        self._account.add(self._asked, int(reply.payload["clients"][0]))
         self.step += 1
         return {
             "round": self.step, "evaluations": None, "loss_best": None, "loss_mean": None,
             **self._validation(self._weights, {}, self.step), "nonfinite": 0,
+            "epsilon": self._account.accountant().epsilon(self._delta, tight=False).rdp,
         }  # fmt: skip
+
+    def privacy(self) -> dict[str, Any]:
+        """Return the accounted privacy of the run, as `fne.privacy.accountant.report` has it."""
+        conduct = Conduct(units=self._units, sampler=self._account.sampler)
+        return report(self._account.accountant(), self._delta, conduct)
 
     def result(self) -> Result:
         """Return the model of the run, as `returns` says."""
@@ -94,10 +126,11 @@ class PrivateAveraging:
         """Return weights, best model, counters."""
         return {
             "step": self.step, "weights": self._weights, "validation": self._validation.state_dict(),
-            "units": self.units,
+            "units": self._units, "account": self._account.state_dict(),
         }  # fmt: skip
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over what `state_dict` returned."""
-        self.step, self._weights, self.units = state["step"], state["weights"], state["units"]
+        self.step, self._weights, self._units = state["step"], state["weights"], state["units"]
         self._validation.load_state_dict(state["validation"])
+        self._account.load_state_dict(state["account"])

@@ -27,11 +27,11 @@ import torch
 
 from fne.descent import descend
 from fne.node import Node, Worker, payload_of
-from fne.privacy.accountant import Accountant, Conduct, Mechanism, multiplier, report
+from fne.privacy.accountant import Accountant, Mechanism, multiplier
 from fne.privacy.compression import clipped, noised
 from fne.private_averaging import PrivateAveraging
 from fne.registry import Key, register
-from fne.types import LearningTask, Metrics, Request, Result, Round, Scalar, Tensors
+from fne.types import LearningTask, Request, Scalar, Tensors
 
 
 @register("task", "train_clipped")
@@ -58,92 +58,64 @@ def train_clipped_task(
         yield {"delta": noised(clipped(found.delta, clip), noise, clip, draw), "clients": torch.tensor([1])}
 
 
-@register("strategy", "dp_fedavg")
-class DpFedAvg:
-    """Federated averaging with client-level differential privacy: clipped updates, noise from the nodes, an account."""
+class _Clients:
+    """The account of a client that takes part in every round."""
 
-    def __init__(
-        self,
-        task: LearningTask,
-        *,
-        seed: int,
-        rounds: Annotated[int, Key("of the run", unit="rounds", ge=1)] = 100,
-        fraction: Annotated[float, Key("share of the nodes in a round, at least one", gt=0, le=1)] = 0.1,
-        local_epochs: Annotated[int, Key("passes over a node's samples in a round", unit="epochs", ge=1)] = 1,
-        batch_size: Annotated[int, Key("0: all of a node's samples at once", unit="samples", ge=0)] = 10,
-        lr: Annotated[float, Key("local learning rate", gt=0)] = 0.1,
-        loss: Annotated[
-            Literal["nmse", "mse", "bce", "cross_entropy"], Key("of training and validation")
-        ] = "cross_entropy",
-        clip: Annotated[float, Key("largest L2 norm of an update; Z", gt=0)] = 1.0,
-        noise: Annotated[
-            float, Key("standard deviation of all noise on a weight of the sum, in clips; sigma", ge=0)
-        ] = 1.0,
-        delta: Annotated[float, Key("of the accounted privacy", gt=0, lt=1)] = 1e-5,
-        adversary: Annotated[
-            Literal["uploads", "aggregate"], Key("sees each upload, or the sum alone (needs secure = true)")
-        ] = "uploads",
-        returns: Annotated[Literal["best", "last"], Key("model of the best validation or of the last round")] = "last",
-    ) -> None:
-        self.seed, self.horizon = seed, rounds
-        if adversary == "aggregate":
-            self.secure = True
-        self._clip, self._noise, self._delta, self._adversary = clip, noise, delta, adversary
+    sampler = "fixed"
 
-        def options(count: int) -> dict[str, Scalar]:
-            share = noise / math.sqrt(count)
-            return {"lr": lr, "epochs": local_epochs, "batch_size": batch_size, "clip": clip, "noise": share}
-
-        self._averaging = PrivateAveraging(
-            task, seed=seed, rounds=rounds, loss=loss, fraction=fraction, node_task="train_clipped", options=options,
-            returns=returns,
-        )  # fmt: skip
+    def __init__(self, noise: float, clip: float, adversary: str) -> None:
+        self._noise, self._clip, self._adversary = noise, clip, adversary
         self._accountant = Accountant()
 
-    @property
-    def step(self) -> int:
-        """Rounds that are over."""
-        return self._averaging.step
+    def add(self, asked: Sequence[str], answered: int) -> None:
+        """Take in a round."""
+        noises = 1 if self._adversary == "uploads" else answered
+        z = multiplier(self._noise / math.sqrt(len(asked)), "replace_one", noises)
+        mechanism = Mechanism(z, "update", self._clip, adjacency="replace_one", adversary=self._adversary)
+        self._accountant.add(mechanism)
 
-    @property
-    def done(self) -> bool:
-        """Whether the horizon is reached."""
-        return self._averaging.done
-
-    def ask(self, nodes: Sequence[str]) -> Request:
-        """Return the global weights for this round's nodes."""
-        return self._averaging.ask(nodes)
-
-    def tell(self, round_: Round) -> Metrics:
-        """Move the global weights, validate them, and account for the round."""
-        metrics = self._averaging.tell(round_)
-        self._accountant.add(self._mechanism(len(self._averaging.asked), self._averaging.answered))
-        return {**metrics, "epsilon": self._accountant.epsilon(self._delta, tight=False).rdp}
-
-    def _mechanism(self, asked: int, answered: int) -> Mechanism:
-        """Return what a round has released of a client."""
-        share = self._noise / math.sqrt(asked)
-        uploads = self._adversary == "uploads"
-        z = multiplier(share, "replace_one", 1 if uploads else answered)
-        return Mechanism(z, "update", self._clip, adjacency="replace_one", adversary=self._adversary)
-
-    def privacy(self) -> dict[str, Any]:
-        """Return the accounted privacy of the run, as `fne.privacy.accountant.report` has it."""
-        return report(self._accountant, self._delta, Conduct(units=self._averaging.units, sampler="fixed"))
-
-    def result(self) -> Result:
-        """Return the model of the run, as `returns` says."""
-        return self._averaging.result()
-
-    def champion(self) -> Result:
-        """Return the global model of the round told last."""
-        return self._averaging.champion()
+    def accountant(self) -> Accountant:
+        """Return all releases."""
+        return self._accountant
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything that goes on."""
-        return {"averaging": self._averaging.state_dict(), "accountant": self._accountant.state_dict()}
+        """Return all releases as plain numbers."""
+        return self._accountant.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over what `state_dict` returned."""
-        self._averaging.load_state_dict(state["averaging"])
-        self._accountant.load_state_dict(state["accountant"])
+        self._accountant.load_state_dict(state)
+
+
+@register("strategy", "dp_fedavg")
+def dp_fedavg(
+    task: LearningTask,
+    *,
+    seed: int,
+    rounds: Annotated[int, Key("of the run", unit="rounds", ge=1)] = 100,
+    fraction: Annotated[float, Key("share of the nodes in a round, at least one", gt=0, le=1)] = 0.1,
+    local_epochs: Annotated[int, Key("passes over a node's samples in a round", unit="epochs", ge=1)] = 1,
+    batch_size: Annotated[int, Key("0: all of a node's samples at once", unit="samples", ge=0)] = 10,
+    lr: Annotated[float, Key("local learning rate", gt=0)] = 0.1,
+    loss: Annotated[
+        Literal["nmse", "mse", "bce", "cross_entropy"], Key("of training and validation")
+    ] = "cross_entropy",
+    clip: Annotated[float, Key("largest L2 norm of an update; Z", gt=0)] = 1.0,
+    noise: Annotated[float, Key("standard deviation of all noise on a weight of the sum, in clips; sigma", ge=0)] = 1.0,
+    delta: Annotated[float, Key("of the accounted privacy", gt=0, lt=1)] = 1e-5,
+    adversary: Annotated[
+        Literal["uploads", "aggregate"], Key("sees each upload, or the sum alone (needs secure = true)")
+    ] = "uploads",
+    returns: Annotated[Literal["best", "last"], Key("model of the best validation or of the last round")] = "last",
+) -> PrivateAveraging:
+    """Federated averaging with client-level differential privacy: clipped updates, noise from the nodes, an account."""
+
+    def options(count: int) -> dict[str, Scalar]:
+        share = noise / math.sqrt(count)
+        return {"lr": lr, "epochs": local_epochs, "batch_size": batch_size, "clip": clip, "noise": share}
+
+    return PrivateAveraging(
+        task, seed=seed, rounds=rounds, loss=loss, fraction=fraction, node_task="train_clipped", options=options,
+        returns=returns, account=_Clients(noise, clip, adversary), delta=delta,
+        secure=True if adversary == "aggregate" else None,
+    )  # fmt: skip

@@ -27,10 +27,10 @@ import torch
 from fne.errors import RunError
 from fne.evolution import fitness
 from fne.node import Node, Worker, payload_of
-from fne.privacy.accountant import Accountant, Conduct, Mechanism, report
+from fne.privacy.accountant import Accountant, Mechanism
 from fne.private_averaging import PrivateAveraging
 from fne.registry import Key, register
-from fne.types import LearningTask, Metrics, Request, Result, Round, Scalar, Tensors
+from fne.types import LearningTask, Request, Scalar, Tensors
 
 
 @register("task", "train_dp_sgd")
@@ -115,85 +115,60 @@ def steps_of(rate: float) -> int:
     return math.ceil(1 / rate)
 
 
-@register("strategy", "dp_sgd")
-class DpSgd:
-    """FedAvg of nodes that train by DP-SGD (Opacus), with an account of what a single record has spent."""
+class _Records:
+    """The account of the records of that node which has taken part most often."""
 
-    def __init__(
-        self,
-        task: LearningTask,
-        *,
-        seed: int,
-        rounds: Annotated[int, Key("communication rounds", unit="rounds", ge=1)] = 100,
-        fraction: Annotated[float, Key("share of the nodes in a round, at least one", gt=0, le=1)] = 0.1,
-        local_epochs: Annotated[int, Key("passes over a node's samples in a round", unit="epochs", ge=1)] = 1,
-        rate: Annotated[float, Key("at which a node draws records for a batch, each by itself", gt=0, le=1)] = 0.1,
-        lr: Annotated[float, Key("local learning rate", gt=0)] = 0.1,
-        loss: Annotated[
-            Literal["nmse", "mse", "bce", "cross_entropy"], Key("of training and validation")
-        ] = "cross_entropy",
-        clip: Annotated[float, Key("largest L2 norm of a record's gradient", gt=0)] = 1.0,
-        noise: Annotated[float, Key("standard deviation of the noise on a batch's sum, in clips", ge=0)] = 1.0,
-        delta: Annotated[float, Key("of the accounted privacy", gt=0, lt=1)] = 1e-5,
-        returns: Annotated[Literal["best", "last"], Key("model of the best validation or of the last round")] = "last",
-    ) -> None:
-        options: dict[str, Scalar] = {"lr": lr, "epochs": local_epochs, "rate": rate, "clip": clip, "noise": noise}
-        self._averaging = PrivateAveraging(
-            task, seed=seed, rounds=rounds, loss=loss, fraction=fraction, node_task="train_dp_sgd",
-            options=lambda _: options, returns=returns,
-        )  # fmt: skip
-        self.seed, self.horizon = seed, rounds
-        self._steps, self._delta = local_epochs * steps_of(rate), delta
-        self._mechanism = Mechanism(
-            noise, "gradient", clip, sampling="poisson", rate=rate, adjacency="add_remove", unit="record",
-            adversary="uploads", drawn="records",
-        )  # fmt: skip
+    sampler = "poisson"
+
+    def __init__(self, mechanism: Mechanism, steps: int) -> None:
+        self._mechanism, self._steps = mechanism, steps
         self._turns: Counter[str] = Counter()
 
-    @property
-    def step(self) -> int:
-        """Rounds that are over."""
-        return self._averaging.step
+    def add(self, asked: Sequence[str], answered: int) -> None:
+        """Take in a round: those who failed may have trained, too."""
+        self._turns.update(asked)
 
-    @property
-    def done(self) -> bool:
-        """Whether the horizon is reached."""
-        return self._averaging.done
-
-    def ask(self, nodes: Sequence[str]) -> Request:
-        """Return the global weights for this round's nodes."""
-        return self._averaging.ask(nodes)
-
-    def tell(self, round_: Round) -> Metrics:
-        """Move the global weights, validate them, and count whose records were used."""
-        metrics = self._averaging.tell(round_)
-        self._turns.update(self._averaging.asked)  # also of those who failed: they may have trained
-        return {**metrics, "epsilon": self._account().epsilon(self._delta, tight=False).rdp}
-
-    def _account(self) -> Accountant:
-        """Return what the node has released that took part most often."""
+    def accountant(self) -> Accountant:
+        """Return all releases of that node."""
         accountant = Accountant()
         accountant.add(self._mechanism, max(self._turns.values(), default=0) * self._steps)
         return accountant
 
-    def privacy(self) -> dict[str, Any]:
-        """Return the accounted privacy of the run, as `fne.privacy.accountant.report` has it."""
-        conduct = Conduct(units=self._averaging.units, sampler="poisson")  # records are at least as many as nodes
-        return report(self._account(), self._delta, conduct)
-
-    def result(self) -> Result:
-        """Return the model of the run, as `returns` says."""
-        return self._averaging.result()
-
-    def champion(self) -> Result:
-        """Return the global model of the round told last."""
-        return self._averaging.champion()
-
     def state_dict(self) -> dict[str, Any]:
-        """Return everything that goes on."""
-        return {"averaging": self._averaging.state_dict(), "turns": dict(self._turns)}
+        """Return how often each node has taken part."""
+        return dict(self._turns)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over what `state_dict` returned."""
-        self._averaging.load_state_dict(state["averaging"])
-        self._turns = Counter(state["turns"])
+        self._turns = Counter(state)
+
+
+@register("strategy", "dp_sgd")
+def dp_sgd(
+    task: LearningTask,
+    *,
+    seed: int,
+    rounds: Annotated[int, Key("communication rounds", unit="rounds", ge=1)] = 100,
+    fraction: Annotated[float, Key("share of the nodes in a round, at least one", gt=0, le=1)] = 0.1,
+    local_epochs: Annotated[int, Key("passes over a node's samples in a round", unit="epochs", ge=1)] = 1,
+    rate: Annotated[float, Key("at which a node draws records for a batch, each by itself", gt=0, le=1)] = 0.1,
+    lr: Annotated[float, Key("local learning rate", gt=0)] = 0.1,
+    loss: Annotated[
+        Literal["nmse", "mse", "bce", "cross_entropy"], Key("of training and validation")
+    ] = "cross_entropy",
+    clip: Annotated[float, Key("largest L2 norm of a record's gradient", gt=0)] = 1.0,
+    noise: Annotated[float, Key("standard deviation of the noise on a batch's sum, in clips", ge=0)] = 1.0,
+    delta: Annotated[float, Key("of the accounted privacy", gt=0, lt=1)] = 1e-5,
+    returns: Annotated[Literal["best", "last"], Key("model of the best validation or of the last round")] = "last",
+) -> PrivateAveraging:
+    """FedAvg of nodes that train by DP-SGD (Opacus), with an account of what a single record has spent."""
+    options: dict[str, Scalar] = {"lr": lr, "epochs": local_epochs, "rate": rate, "clip": clip, "noise": noise}
+    mechanism = Mechanism(
+        noise, "gradient", clip, sampling="poisson", rate=rate, adjacency="add_remove", unit="record",
+        adversary="uploads", drawn="records",
+    )  # fmt: skip
+    return PrivateAveraging(
+        task, seed=seed, rounds=rounds, loss=loss, fraction=fraction, node_task="train_dp_sgd",
+        options=lambda _: options, returns=returns, account=_Records(mechanism, local_epochs * steps_of(rate)),
+        delta=delta,
+    )  # fmt: skip
