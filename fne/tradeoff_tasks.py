@@ -9,8 +9,7 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor
 
-from fne.descent import descend
-from fne.errors import RunError
+from fne.descent import descend_together
 from fne.node import Node, Worker
 from fne.privacy.compression import prepare
 from fne.registry import Key, register
@@ -34,6 +33,7 @@ def train_candidates_task(
     pruning: Annotated[Literal["rate", "threshold"], Key("what the thresholds are")],
     prune: Annotated[Literal["fc", "all"], Key("which weights")],
     order: Annotated[Literal["proper", "literal"], Key("of clipping, noise and compression")],
+    together: Annotated[int, Key("side by side; 0: one on a CPU, else as many as fit", unit="models", ge=0)],
 ) -> Iterator[Tensors]:
     """Train each candidate from its weights on the node's samples, and send its update clipped, noised and compressed.
 
@@ -46,15 +46,13 @@ def train_candidates_task(
     scale = 1.0 if noise == "coordinate" else 1 / math.sqrt(layout.size)
     for node in nodes:
         told: dict[str, Tensor] = {}
-        diverged = torch.zeros(len(common["parameters"]), dtype=torch.uint8)
-        for i, start in enumerate(common["parameters"]):
-            try:
-                delta = descend(
-                    worker, node, request.header, start, {}, loss=loss, lr=lr, epochs=epochs, batch_size=batch_size
-                ).delta
-            except RunError:  # the others of the generation go on
-                delta = torch.zeros_like(start)
-                diverged[i] = 1
+        starts = common["parameters"]
+        changes = descend_together(
+            worker, node, request.header, starts, loss=loss, lr=lr, epochs=epochs, batch_size=batch_size,
+            together=together,
+        )  # fmt: skip
+        diverged = changes.isnan().any(dim=1)
+        for i, (start, delta) in enumerate(zip(starts, changes.nan_to_num(nan=0.0), strict=True)):
             sigma = float(common["noises"][i])
             sent = prepare(
                 delta, layout.leaves, threshold=float(common["thresholds"][i]), pruning=pruning,
@@ -62,4 +60,4 @@ def train_candidates_task(
                 generator=node.private_generator(request.header, f"noise {i}") if sigma else None, origin=start,
             )  # fmt: skip
             told[f"{UPDATE}{i}"] = sent.payload
-        yield {**told, "diverged": diverged, "samples": torch.tensor([len(node.data)])}
+        yield {**told, "diverged": diverged.to(torch.uint8), "samples": torch.tensor([len(node.data)])}

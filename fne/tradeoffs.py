@@ -92,6 +92,7 @@ class Tradeoffs:
         sending: how updates are sent.
         inherit: children begin with the initial weights, or with those of their first parent.
         shared_global: all of a generation begin with one global model, the mean of what came of the one before.
+        together: individuals that a node trains side by side; 0: one on a CPU, else as many as fit.
     """
 
     def __init__(
@@ -111,6 +112,7 @@ class Tradeoffs:
         sending: Sending,
         inherit: str,
         shared_global: bool,
+        together: int,
     ) -> None:
         check_loss(loss, classification=task.classification)
         if any(True for _ in task.buffers):
@@ -134,6 +136,7 @@ class Tradeoffs:
         self._options: dict[str, Scalar] = {
             "loss": loss, "lr": lr, "epochs": epochs, "batch_size": batch_size, "clip": sending.clip,
             "noise": sending.noise, "pruning": sending.pruning, "prune": sending.prune, "order": sending.order,
+            "together": together,
         }  # fmt: skip
         self._initial = task.layout.flatten(task.new_model(derive_seed(seed, "global")))
         self._global = self._initial
@@ -141,6 +144,7 @@ class Tradeoffs:
         self._trained = self._begin(self._start())
         self._accountant = Accountant()
         self._trainings = 0
+        self._seen = torch.zeros(0, 3, dtype=torch.float64)
         self._units = 1
         self._lost = torch.zeros(population, dtype=torch.bool)
         """Whose training has left the finite numbers at a node."""
@@ -249,6 +253,7 @@ class Tradeoffs:
         ], dtype=torch.float64)  # fmt: skip
         trained.values = torch.stack([error, trained.sent, scores], dim=1)
         self._trainings += len(trained.genes)
+        self._seen = torch.cat([self._seen, trained.values])
         if self._shared:
             self._global = trained.weights.double().mean(dim=0).float()
         union = trained if self._parents is None else self._parents.joined(trained)
@@ -266,6 +271,7 @@ class Tradeoffs:
             "loss_validation": float(figures["loss"].min()),
             **{f"{name}_best": float(value) for name, value in zip(OBJECTIVES, best, strict=True)},
             "hypervolume": self.hypervolume(self._parents.values),
+            "hypervolume_seen": self.hypervolume(self._seen),
         }  # fmt: skip
 
     def hypervolume(self, values: Tensor) -> float:
@@ -332,6 +338,7 @@ class Tradeoffs:
         return {
             "step": self.step, "global": self._global, "trainings": self._trainings,
             "accountant": self._accountant.state_dict(), "units": self._units, "lost": self._lost,
+            "seen": self._seen,
             "groups": {name: vars(group) for name, group in groups.items() if group is not None},
         }  # fmt: skip
 
@@ -339,6 +346,6 @@ class Tradeoffs:
         """Take over what `state_dict` returned."""
         self.step, self._global, self._trainings = state["step"], state["global"], state["trainings"]
         self._accountant.load_state_dict(state["accountant"])
-        self._units, self._lost = state["units"], state["lost"]
+        self._units, self._lost, self._seen = state["units"], state["lost"], state["seen"]
         self._trained = Group(**state["groups"]["trained"])
         self._parents = Group(**state["groups"]["parents"]) if "parents" in state["groups"] else None

@@ -175,7 +175,7 @@ def threshold_of(vector: Tensor, rate: float, where: Tensor) -> float:
     """Return the size below which the share `rate` of the values is, of those `where`; 0 for a rate of 0."""
     sizes = vector[where].abs()
     count = min(int(rate * len(sizes)), len(sizes) - 1)
-    return float(sizes.sort().values[count]) if count > 0 else 0.0
+    return float(sizes.kthvalue(count + 1).values) if count > 0 else 0.0
 
 
 def sparsified(vector: Tensor, threshold: float, where: Tensor) -> Tensor:

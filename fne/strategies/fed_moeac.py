@@ -73,11 +73,14 @@ def fed_moeac(
     ] = "proper",
     inherit: Annotated[Literal["initial", "first_parent"], Key("weights that a child begins with")] = "initial",
     shared_global: Annotated[bool, Key("all begin with one global model, the mean of those before")] = False,
+    together: Annotated[
+        int, Key("trained side by side by a node; 0: one on a CPU, on a GPU as many as evaluation.memory holds", ge=0)
+    ] = 0,
 ) -> Tradeoffs:
     """Federated multi-objective search over sparsity, bits and noise, with clusters of directions."""
     sending = Sending(bits, clip, noise, pruning, prune, order, score_bounds, delta)
     return Tradeoffs(
         task, seed=seed, selection=ClusterSelection(clusters, select), population=population, generations=generations,
         rounds=rounds_per_evaluation, loss=loss, participation=participation, epochs=epochs, batch_size=batch_size,
-        lr=lr, sending=sending, inherit=inherit, shared_global=shared_global,
+        lr=lr, sending=sending, inherit=inherit, shared_global=shared_global, together=together,
     )  # fmt: skip
