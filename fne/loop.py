@@ -14,20 +14,21 @@ def run(strategy: Strategy, engine: Engine, *, callbacks: Sequence[Callback] = (
     """Run a strategy on an engine until it is done or a callback says stop (after all of them were called)."""
     while not strategy.done:
         start = time.perf_counter()
-        request = strategy.ask(engine.nodes)
+        nodes = engine.nodes
+        request = strategy.ask(nodes)
         round_ = engine.send(request)
         metrics = strategy.tell(round_)
-        _observe(metrics, strategy, engine, round_, time.perf_counter() - start)
+        _observe(metrics, strategy, len(nodes), round_, time.perf_counter() - start)
         stops = [callback(strategy, round_, metrics) for callback in callbacks]
         if any(stops):
             break
     return strategy.result()
 
 
-def _observe(metrics: Metrics, strategy: Strategy, engine: Engine, round_: Round, seconds: float) -> None:
+def _observe(metrics: Metrics, strategy: Strategy, nodes: int, round_: Round, seconds: float) -> None:
     """Add what the loop knows to the strategy's metrics; bytes of the step as totals over its nodes and maxima."""
     traffic = round_.traffic
-    metrics["step"], metrics["_nodes"] = strategy.step, len(engine.nodes)
+    metrics["step"], metrics["_nodes"] = strategy.step, nodes
     metrics["failures"] = {failure.node: failure.reason for failure in round_.failures}
     for name, sizes in (
         ("bytes_down", traffic.encoded_down),

@@ -89,6 +89,9 @@ def build_search(config: SearchConfig) -> Search:
             )  # fmt: skip
     request = strategy.ask(tuple(sorted(objectives)))  # what cannot be asked: before there is a folder
     check_quorum(config, getattr(strategy, "fewest", len(request.nodes)))
+    away = config.engine.settings.get("away")
+    if away:
+        raise SettingError("engine.away", away, "0 in a search: all its nodes are there")
     return Search(config, problem, strategy, worker_of(objectives, config.seed, device))
 
 

@@ -3,14 +3,13 @@
 An individual is how an update is sent, (threshold, bits, noise). It is evaluated by training a model in that way for
 some rounds of federated averaging; all of a generation are trained side by side, by the same nodes.
 
-Shapes: `N` individuals, `D` weights. Genes are points of the cube [-1, 1]^3: the threshold, the place among the bits,
-and the logarithm of the noise between what the bounds of the score allow.
+Shapes: `N` individuals, `D` weights; genes are those of `fne.tradeoff_genes`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -23,14 +22,13 @@ from fne.evolution.indicators import hypervolume, non_dominated, require_moocore
 from fne.privacy.accountant import WEIGHTS, Accountant, Conduct, Mechanism, multiplier, report, score_eq7
 from fne.privacy.compression import decode
 from fne.randomness import derive_seed, draw_nodes, generator
+from fne.tradeoff_genes import Genes, Sending
 from fne.tradeoff_tasks import UPDATE
 from fne.types import Header, LearningTask, Metrics, Request, Result, Round, Scalar
 
 _WORST = 1e30
 """In the place of an infinite score: without noise, it still has an error and bytes."""
 OBJECTIVES = ("error", "communication", "score")
-MOST_PRUNED = 0.95
-"""Largest threshold: a rate of 1 would send nothing."""
 
 
 class Selection(Protocol):
@@ -43,20 +41,6 @@ class Selection(Protocol):
     def survivors(self, values: Tensor, count: int) -> Tensor:
         """Return who goes on, int64 `[count]`."""
         ...
-
-
-@dataclass(frozen=True)
-class Sending:
-    """How updates are clipped, noised and compressed; see `fne.privacy.compression.prepare`."""
-
-    bits: tuple[int, ...]
-    clip: float
-    noise: str
-    pruning: str
-    prune: str
-    order: str
-    score_bounds: tuple[float, float]
-    delta: float
 
 
 @dataclass
@@ -93,6 +77,8 @@ class Tradeoffs:
         inherit: children begin with the initial weights, or with those of their first parent.
         shared_global: all of a generation begin with one global model, the mean of what came of the one before.
         together: individuals that a node trains side by side; 0: one on a CPU, else as many as fit.
+        given: (threshold, bits, noise) of first individuals.
+        validate_every: rounds after which those in training are validated; 0: at the end of their evaluation only.
     """
 
     def __init__(
@@ -113,6 +99,8 @@ class Tradeoffs:
         inherit: str,
         shared_global: bool,
         together: int,
+        given: Sequence[tuple[float, float, float]],
+        validate_every: int,
     ) -> None:
         check_loss(loss, classification=task.classification)
         if any(True for _ in task.buffers):
@@ -122,13 +110,8 @@ class Tradeoffs:
         if inherit == "first_parent" and shared_global:
             raise SettingError("strategy.inherit", inherit, "initial with shared_global: all begin with one model")
         require_moocore()
-        low, high = sending.score_bounds
-        if not 0 < low < high:
-            allowed = f"[low, high], {'low below high' if low > 0 else 'above 0'}"
-            raise SettingError("strategy.score_bounds", [low, high], allowed)
-        for bits in sending.bits:
-            if bits not in (*range(2, 17), 32):
-                raise SettingError("strategy.bits", bits, "2 to 16, or 32 for floats as they are")
+        if population < 2 and generations:
+            raise SettingError("strategy.population", population, "at least 2, or 1 with generations = 0")
         self.seed, self.step = seed, 0
         self._task, self._selection, self._sending = task, selection, sending
         self._count, self._generations, self._rounds = population, generations, rounds
@@ -138,10 +121,12 @@ class Tradeoffs:
             "noise": sending.noise, "pruning": sending.pruning, "prune": sending.prune, "order": sending.order,
             "together": together,
         }  # fmt: skip
+        self._genes = Genes(sending, rounds, participation)
+        self._validate_every = validate_every
         self._initial = task.layout.flatten(task.new_model(derive_seed(seed, "global")))
         self._global = self._initial
         self._parents: Group | None = None
-        self._trained = self._begin(self._start())
+        self._trained = self._begin(self._genes.start(population, given, seed))
         self._accountant = Accountant()
         self._trainings = 0
         self._seen = torch.zeros(0, 3, dtype=torch.float64)
@@ -149,30 +134,10 @@ class Tradeoffs:
         self._lost = torch.zeros(population, dtype=torch.bool)
         """Whose training has left the finite numbers at a node."""
 
-    # ------------------------------------------------------------------------------------------------ genes
-    def _noise_bounds(self) -> tuple[float, float]:
-        low, high = self._sending.score_bounds
-        one = score_eq7(self._rounds, self._sending.delta, self._participation, 1.0)
-        return one / high, one / low
-
+    # ------------------------------------------------------------------------------------------------ individuals
     def decoded(self, genes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return thresholds, bits (int64) and noises `[n]` of genes `[n, 3]`."""
-        places = (genes + 1) / 2
-        choices = torch.tensor(self._sending.bits)
-        index = (places[:, 1] * len(choices)).long().clamp(max=len(choices) - 1)
-        low, high = map(math.log, self._noise_bounds())
-        return places[:, 0] * MOST_PRUNED, choices[index], (low + places[:, 2] * (high - low)).exp()
-
-    def _start(self) -> Tensor:
-        """Return genes of the first individuals: pruning about 0.3, noise about 6, as the paper has them."""
-        draw = generator(self.seed, "start")
-        normal = torch.randn(self._count, 2, generator=draw, dtype=torch.float64)
-        bits = torch.rand(self._count, generator=draw, dtype=torch.float64)
-        low, high = self._noise_bounds()
-        noise = (6 + 2.5 * normal[:, 1]).clamp(low, high).log()
-        threshold = (0.3 + 0.1 * normal[:, 0]).clamp(0, MOST_PRUNED) / MOST_PRUNED
-        place = (noise - math.log(low)) / (math.log(high) - math.log(low))
-        return torch.stack([threshold, bits, place], dim=1) * 2 - 1
+        return self._genes.decoded(genes)
 
     def _begin(self, genes: Tensor, first: Tensor | None = None) -> Group:
         """Return individuals that are to be trained, with the weights that they begin with."""
@@ -219,6 +184,8 @@ class Tradeoffs:
         figures: Metrics = {"loss_best": None, "loss_mean": None, "accuracy_validation": None}
         if self.step % self._rounds == 0:
             figures |= self._weigh()
+        elif self._validate_every and self.step % self._validate_every == 0:
+            figures |= self._validated(self._task.evaluate(self._trained.weights, loss=self._loss))
         figures["epsilon"] = self._accountant.epsilon(self._sending.delta, tight=False).rdp
         generation = math.ceil(self.step / self._rounds)
         trainings = self._trainings + (0 if self.step % self._rounds == 0 else len(self._trained.genes))
@@ -239,6 +206,11 @@ class Tradeoffs:
             moved.append((weights.double() + total / sum(counts)).float())
         self._trained.weights = torch.stack(moved)
         return sent
+
+    def _validated(self, figures: Mapping[str, Tensor]) -> Metrics:
+        """Return the best accuracy and the least loss on validation."""
+        accuracy = float(figures["accuracy"].max()) if self._task.classification else None
+        return {"accuracy_validation": accuracy, "loss_validation": float(figures["loss"].min())}
 
     def _weigh(self) -> Metrics:
         """Evaluate those that were trained, select, and let there be children."""
@@ -267,8 +239,8 @@ class Tradeoffs:
             self._trained = self._begin(genes, first)
         best = self._parents.values.amin(dim=0)
         return {
+            **self._validated(figures),
             "accuracy_validation": 1 - float(best[0]) if self._task.classification else None,
-            "loss_validation": float(figures["loss"].min()),
             **{f"{name}_best": float(value) for name, value in zip(OBJECTIVES, best, strict=True)},
             "hypervolume": self.hypervolume(self._parents.values),
             "hypervolume_seen": self.hypervolume(self._seen),

@@ -115,6 +115,21 @@ def test_strategy_goes_on_from_its_state_bit_for_bit(name: str, tmp_path: Path) 
     assert torch.equal(second.strategy.result().parameters, first.strategy.result().parameters)
 
 
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_strategy_bears_nodes_that_come_and_go(name: str, tmp_path: Path) -> None:
+    """It ends, and goes on from a checkpoint to the same end."""
+    given = settings(name, engine={"threads": 1, "away": 0.4, "stretch": 2})
+    whole = train(given, out=tmp_path / "whole")
+    assert whole["finished"]
+    train(given, out=tmp_path / "parts", stop_after=3)
+    train(None, resume=tmp_path / "parts")
+    histories = [read_history(tmp_path / part) for part in ("whole", "parts")]
+    for first, second in zip(*histories, strict=True):
+        assert {k: v for k, v in first.items() if "seconds" not in k} == {
+            k: v for k, v in second.items() if "seconds" not in k
+        }
+
+
 def assert_equal(a: Any, b: Any) -> None:
     """Compare nested states: tensors bit for bit, everything else by value."""
     assert type(a) is type(b)

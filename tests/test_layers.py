@@ -23,7 +23,7 @@ LAYERS = {
     "fne.private_averaging": 2, "fne.secure": 2, "fne.secure_tasks": 2, "fne.secure_checks": 2,
     "fne.archive": 2, "fne.descent": 2, "fne.front_tasks": 2,
     "fne.front_choice": 2, "fne.front_search": 2, "fne.front_settings": 2,
-    "fne.tradeoffs": 2, "fne.tradeoff_tasks": 2, "fne.relaying": 2, "fne.releasing": 2,
+    "fne.tradeoffs": 2, "fne.tradeoff_genes": 2, "fne.tradeoff_tasks": 2, "fne.relaying": 2, "fne.releasing": 2,
     "fne.codec": 2, "fne.swarming": 2, "fne.queries": 2, "fne.searching": 2, "fne.value_search": 2,
     "fne.strategies": 3, "fne.engines": 3,
     "fne.loop": 4, "fne.watch": 4,

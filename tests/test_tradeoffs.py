@@ -23,7 +23,7 @@ from fne.privacy.compression import decode, prepare
 from fne.randomness import generator
 from fne.tradeoffs import Tradeoffs
 from fne.training import train
-from fne.types import Request, Round
+from fne.types import Request
 from fne.watch.history import read_history
 
 METHODS = ("fed_moeac", "nsga2")
@@ -266,24 +266,66 @@ def test_what_children_begin_with() -> None:
             assert torch.equal(begun[label], trained[first])
 
 
-class Leaving(LocalEngine):
-    """A node that is there in every second step only."""
+def test_nodes_that_come_and_go(tmp_path: Path) -> None:
+    """Shares of labels by Dirichlet(0.3), a third of the nodes away at any time: it ends, and means what it did."""
+    given = config(participation=0.6, generations=3) | {
+        "data": {"name": "toy", "nodes": 8, "partition": {"name": "dirichlet", "alpha": 0.3}},
+        "engine": {"away": 0.35, "stretch": 3},
+    }  # fmt: skip
+    summary = train(given, out=tmp_path / "run")
+    lines = read_history(tmp_path / "run")
+    assert sum(len(line["failures"]) for line in lines) > 0
+    assert {reason for line in lines for reason in line["failures"].values()} == {"the node has left"}
+    asked = {len(line["per_node"]) + len(line["failures"]) for line in lines}
+    assert len(asked) > 1  # a share of those who are there
+    rows = list(csv.DictReader((tmp_path / "run" / "front.csv").read_text().splitlines()))
+    assert all(0 < float(row["communication"]) < 1.2 for row in rows)
+    assert sum(part["releases"] for part in summary["privacy"]["mechanisms"]) == 8 * 4  # of each round, all individuals
 
-    def send(self, request: Request) -> Round:
-        from dataclasses import replace
 
-        nodes = request.nodes if request.header.step % 2 else request.nodes[:-1]
-        return super().send(replace(request, nodes=nodes))
+def test_first_individuals_that_are_given(tmp_path: Path) -> None:
+    chosen = [[0.25, 16, 4.0], [0.0, 32, 20.0]]
+    strategy, _ = made(start=chosen)
+    thresholds, bits, noises = strategy.decoded(strategy.state_dict()["groups"]["trained"]["genes"])
+    got = torch.stack([thresholds, bits.double(), noises], dim=1)
+    torch.testing.assert_close(got[:2], torch.tensor(chosen, dtype=torch.float64))
+    drawn, _ = made()
+    torch.testing.assert_close(
+        got[2:], torch.stack(strategy.decoded(drawn.state_dict()["groups"]["trained"]["genes"]), 1)[2:]
+    )
+    train(config(), out=tmp_path / "run")
+    rows = list(csv.DictReader((tmp_path / "run" / "front.csv").read_text().splitlines()))
+    again = [[float(row[key]) for key in ("threshold", "bits", "noise")] for row in rows]
+    train(config(start=again, generations=0), out=tmp_path / "again")
+    others = list(csv.DictReader((tmp_path / "again" / "front.csv").read_text().splitlines()))
+    for row, other in zip(rows, others, strict=True):
+        assert [float(other[key]) for key in ("threshold", "bits", "noise")] == pytest.approx(
+            [float(row[key]) for key in ("threshold", "bits", "noise")]
+        )
 
 
-def test_nodes_that_come_and_go() -> None:
-    strategy, _ = made(participation=1.0)
-    experiment = build(load_config(config(participation=1.0)))
-    engine = Leaving(experiment.worker)
-    while not strategy.done:
-        strategy.tell(engine.send(strategy.ask(engine.nodes)))
-    _, rows = strategy.population()
-    assert all(0 < row["communication"] < 1.2 for row in rows)
+def test_one_individual_is_validated_as_its_training_goes(tmp_path: Path) -> None:
+    """The curve of one that was chosen; looking more often changes nothing."""
+    one = {"population": 1, "generations": 0, "rounds_per_evaluation": 7, "start": [[0.3, 16, 3.5]]}
+    for every in (0, 2):
+        train(config(**one, validate_every=every), out=tmp_path / str(every))
+    curves = [[line["accuracy_validation"] for line in read_history(tmp_path / str(e))] for e in (0, 2)]
+    assert [place for place, value in enumerate(curves[0], 1) if value is not None] == [7]
+    assert [place for place, value in enumerate(curves[1], 1) if value is not None] == [2, 4, 6, 7]
+    assert curves[0][-1] == curves[1][-1]
+    losses = [line["loss_validation"] for line in read_history(tmp_path / "2") if "loss_validation" in line]
+    assert len(losses) == 4
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_what_was_ever_evaluated_has_no_less_volume_than_what_went_on(method: str, tmp_path: Path) -> None:
+    train(config(method, generations=4), out=tmp_path / "run")
+    lines = [line for line in read_history(tmp_path / "run") if line.get("hypervolume") is not None]
+    seen = [line["hypervolume_seen"] for line in lines]
+    assert len(seen) == 5
+    assert seen == sorted(seen)
+    assert all(line["hypervolume_seen"] >= line["hypervolume"] for line in lines)
+    assert seen[0] == lines[0]["hypervolume"]
 
 
 @pytest.mark.parametrize(
@@ -292,7 +334,15 @@ def test_nodes_that_come_and_go() -> None:
         ({"score_bounds": [2.0, 1.0]}, "strategy.score_bounds = [2.0, 1.0]: must be [low, high], low below high"),
         ({"score_bounds": [0.0, 1.0]}, "strategy.score_bounds = [0.0, 1.0]: must be [low, high], above 0"),
         ({"bits": [1]}, "strategy.bits = 1: must be 2 to 16, or 32"),
-        ({"population": 1}, "strategy.population = 1"),
+        ({"population": 1}, "strategy.population = 1: must be at least 2, or 1 with generations = 0"),
+        ({"start": [[0.3, 8, 6.0]] * 5}, "strategy.start = 5: must be at most strategy.population = 4"),
+        ({"start": [[0.3, 8, 6.0], [0.96, 8, 6.0]]}, "strategy.start.1 = 0.96: must be a threshold of 0 to 0.95"),
+        ({"start": [[0.3, 9, 6.0]]}, "strategy.start.0 = 9.0: must be bits of strategy.bits = [32, 16, 8]"),
+        (
+            {"start": [[0.3, 8, 0.01]]},
+            "strategy.start.0 = 0.01: must be a noise of 1.697 to 169.7, which "
+            "strategy.score_bounds = [0.1, 10] allow at 2 rounds",
+        ),
         ({"delta": 1.0}, "strategy.delta = 1.0"),
         ({"inherit": "first_parent", "shared_global": True}, "strategy.inherit = 'first_parent': must be initial with"),
     ],

@@ -11,7 +11,8 @@ from typing import Annotated, Literal
 
 from fne.evolution.pareto import FrontSelection
 from fne.registry import Key, register
-from fne.tradeoffs import Sending, Tradeoffs
+from fne.tradeoff_genes import Sending
+from fne.tradeoffs import Tradeoffs
 from fne.types import LearningTask
 
 
@@ -20,7 +21,7 @@ def nsga2(
     task: LearningTask,
     *,
     seed: int,
-    population: Annotated[int, Key("individuals; N", ge=2)] = 10,
+    population: Annotated[int, Key("individuals; N", ge=1)] = 10,
     generations: Annotated[int, Key("of children", ge=0)] = 12,
     rounds_per_evaluation: Annotated[int, Key("of federated averaging for each; T", unit="rounds", ge=1)] = 10,
     loss: Annotated[Literal["nmse", "mse", "bce", "cross_entropy"], Key("of training")] = "cross_entropy",
@@ -47,6 +48,12 @@ def nsga2(
     ] = "proper",
     inherit: Annotated[Literal["initial", "first_parent"], Key("weights that a child begins with")] = "initial",
     shared_global: Annotated[bool, Key("all begin with one global model, the mean of those before")] = False,
+    start: Annotated[
+        tuple[tuple[float, float, float], ...], Key("first individuals, [threshold, bits, noise]; others are drawn")
+    ] = (),
+    validate_every: Annotated[
+        int, Key("those in training are validated; 0: at the end of their evaluation", unit="rounds", ge=0)
+    ] = 0,
     together: Annotated[
         int, Key("trained side by side by a node; 0: one on a CPU, on a GPU as many as evaluation.memory holds", ge=0)
     ] = 0,
@@ -57,4 +64,5 @@ def nsga2(
         task, seed=seed, selection=FrontSelection(), population=population, generations=generations,
         rounds=rounds_per_evaluation, loss=loss, participation=participation, epochs=epochs, batch_size=batch_size,
         lr=lr, sending=sending, inherit=inherit, shared_global=shared_global, together=together,
+        given=start, validate_every=validate_every,
     )  # fmt: skip
