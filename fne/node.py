@@ -106,6 +106,18 @@ class Node:
         """
         return self.secrets.generator(header.run, header.step, header.attempt, self.name, purpose)
 
+    def noise_generator(self, request: Request, purpose: str) -> torch.Generator:
+        """Return a private generator of noise that hides what is answered to this request.
+
+        Another request gets other noise, also under the same header: the difference of two answers with the same noise
+        would have none. The same request is answered alike, which tells nothing new.
+        """
+        asked = hashlib.blake2b(repr((request.task, sorted(request.options.items()))).encode())
+        for name, tensor in sorted(payload_of(request, self).items()):
+            asked.update(repr((name, tensor.dtype, tuple(tensor.shape))).encode())
+            asked.update(wire.raw_bytes(tensor))
+        return self.private_generator(request.header, f"{purpose} {asked.hexdigest()}")
+
 
 class Worker:
     """Hosts nodes on one device, with one model that it evaluates and trains for them, or without in a search."""

@@ -51,13 +51,14 @@ def train_candidates_task(
             worker, node, request.header, starts, loss=loss, lr=lr, epochs=epochs, batch_size=batch_size,
             together=together,
         )  # fmt: skip
+        noises = node.noise_generator(request, "noise")  # one after the other: they are of one request
         diverged = changes.isnan().any(dim=1)
         for i, (start, delta) in enumerate(zip(starts, changes.nan_to_num(nan=0.0), strict=True)):
             sigma = float(common["noises"][i])
             sent = prepare(
                 delta, layout.leaves, threshold=float(common["thresholds"][i]), pruning=pruning,
                 bits=int(common["bits"][i]), clip=clip or None, noise=sigma * scale, prune=prune, order=order,
-                generator=node.private_generator(request.header, f"noise {i}") if sigma else None, origin=start,
+                generator=noises if sigma else None, origin=start,
             )  # fmt: skip
             told[f"{UPDATE}{i}"] = sent.payload
         yield {**told, "diverged": diverged.to(torch.uint8), "samples": torch.tensor([len(node.data)])}

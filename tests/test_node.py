@@ -101,6 +101,30 @@ def test_the_private_generator_differs_from_the_public_one_and_from_another_node
         assert numbers(node(secret=key).private_generator(other, "p")) != wanted
 
 
+def test_no_two_requests_are_answered_with_the_same_noise() -> None:
+    """A server that sends another one under the same header must not be able to take the noise off by subtraction."""
+    key, tensors = bytes(range(32)), {"x": torch.arange(6.0)}
+    asked = Request(HEADER, "train", ("a", "b"), tensors, {"b": {"y": torch.ones(1)}}, {"lr": 0.1, "loss": "mse"})
+    wanted = numbers(node(secret=key).noise_generator(asked, "p"))
+    others = [
+        replace(asked, task="other"), replace(asked, options={"lr": 0.2, "loss": "mse"}),
+        replace(asked, common={"x": torch.arange(6.0).nextafter(torch.tensor(9.0))}),
+        replace(asked, common={"z": torch.arange(6.0)}), replace(asked, common={"x": torch.arange(6.0).view(2, 3)}),
+        replace(asked, common={"x": torch.arange(6.0).view(torch.int32)}),
+        replace(asked, header=replace(HEADER, step=9)), replace(asked, private={"a": {"y": torch.ones(1)}}),
+    ]  # fmt: skip
+    drawn = [numbers(node(secret=key).noise_generator(other, "p")) for other in others]
+    assert all(one != wanted for one in drawn)
+    assert len({tuple(one) for one in drawn}) == len(drawn)
+    assert numbers(node(secret=key).noise_generator(asked, "q")) != wanted
+    same = [
+        replace(asked, options={"loss": "mse", "lr": 0.1}), replace(asked, nodes=("a",)),
+        replace(asked, common={"x": torch.arange(12.0)[::2] / 2}),  # the same values, lying otherwise
+        replace(asked, private={"b": {"y": torch.zeros(1)}}),  # another node's own
+    ]  # fmt: skip
+    assert all(numbers(node(secret=key).noise_generator(other, "p")) == wanted for other in same)
+
+
 def test_the_server_knows_everything_but_the_key() -> None:
     """One bit of the key changes all that is drawn: run, seed, step and name do not give it away."""
     key = bytearray(range(32))

@@ -54,7 +54,7 @@ def train_clipped_task(
     for node in nodes:
         start = payload_of(request, node)["parameters"]
         found = descend(worker, node, request.header, start, {}, loss=loss, lr=lr, epochs=epochs, batch_size=batch_size)
-        draw = node.private_generator(request.header, "noise") if noise else None
+        draw = node.noise_generator(request, "noise") if noise else None
         yield {"delta": noised(clipped(found.delta, clip), noise, clip, draw), "clients": torch.tensor([1])}
 
 

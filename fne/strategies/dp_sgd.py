@@ -55,7 +55,7 @@ def train_dp_sgd_task(
     for node in nodes:
         start = payload_of(request, node)["parameters"]
         layout.fill(module, start.to(worker.device))
-        draw = node.private_generator(request.header, "dp-sgd")
+        draw = node.noise_generator(request, "dp-sgd")
         _descend(worker, node, draw, loss, lr, epochs, rate, clip, noise)
         delta = layout.flatten(module) - start.cpu()
         if not bool(delta.isfinite().all()):
