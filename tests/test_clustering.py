@@ -24,6 +24,17 @@ def test_scaled_values_are_parts_of_the_range() -> None:
     assert scaled(torch.full((2, 2), math.inf)).isfinite().all()
 
 
+def test_scaled_values_are_parts_of_their_bounds() -> None:
+    values = torch.tensor([[0.1, 0.5, 2.0], [0.3, 1.2, math.inf], [math.nan, 0.5, 40.0]], dtype=torch.float64)
+    expected = torch.tensor([[0.1, 0.5, 0.2], [0.3, 1.2, 4.0], [1.0, 0.5, 4.0]], dtype=torch.float64) + 1e-6
+    torch.testing.assert_close(scaled(values, torch.tensor([1.0, 1.0, 10.0], dtype=torch.float64)), expected)
+    outlier = torch.tensor([[0.1, 0.2], [0.2, 0.1], [1.0, 0.15]], dtype=torch.float64)
+    near, far = (scaled(outlier, bounds)[:2] for bounds in (torch.ones(2), None))
+    cosine = [float(v[0] @ v[1] / v[0].norm() / v[1].norm()) for v in (near, far)]
+    assert cosine[0] == pytest.approx(0.8, abs=1e-4)  # of (1, 2) and (2, 1)
+    assert cosine[1] < 0.01  # their own ranges pull them apart
+
+
 def by_loop(values: np.ndarray, count: int) -> list[set[int]]:
     clusters = [{i} for i in range(len(values))]
     while len(clusters) > count:

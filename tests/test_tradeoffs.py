@@ -262,7 +262,9 @@ def test_what_children_begin_with() -> None:
         else:
             draw = generator(0, "children", strategy.step)
             group = strategy.state_dict()["groups"]["parents"]
-            _, first = ClusterSelection(3, "distance").children(group["genes"], group["values"], 4, draw)
+            _, first = ClusterSelection(3, "distance", (1.0, 1.0, 10.0)).children(
+                group["genes"], group["values"], 4, draw
+            )
             assert torch.equal(begun[label], trained[first])
 
 

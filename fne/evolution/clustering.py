@@ -1,6 +1,6 @@
 """Groups of solutions by the direction of their objectives: for mating, and for deciding who survives.
 
-Shapes: `n` solutions, `M` objectives, `m` groups. Values are those that `scaled` makes: of [0, 1], and not all zero.
+Shapes: `n` solutions, `M` objectives, `m` groups. Values are those that `scaled` makes: at least 0, and not all zero.
 
 Source: C. Xiao, S. Liu, "Clustering-based evolutionary federated multiobjective optimization and learning" (FedMOEAC),
 section 4.
@@ -15,17 +15,21 @@ _NOTHING = 1e-6
 """What is added to scaled values: the ideal point itself has no direction."""
 
 
-def scaled(values: Tensor) -> Tensor:
-    """Return objectives `[n, M]`, minimised, as parts of their range over the rows, above 0; infinities are the worst.
+def scaled(values: Tensor, bounds: Tensor | None = None) -> Tensor:
+    """Return objectives `[n, M]`, minimised, as parts of bounds `[M]`, or of their range over the rows; above 0.
 
-    An objective that is the same for all is as good as it can be.
+    What is not finite is as bad as the worst of the rows, and at least 1. Of ranges, an objective that is the same for
+    all is as good as it can be.
     """
     finite = values.isfinite()
-    low = values.where(finite, torch.inf).amin(dim=0)
-    high = values.where(finite, -torch.inf).amax(dim=0)
-    ranges = (high - low).where(high > low, 1.0)
-    low = low.where(low.isfinite(), 0.0)
-    return ((values - low) / ranges).where(finite, 1.0).clamp(0, 1) + _NOTHING
+    if bounds is None:
+        low = values.where(finite, torch.inf).amin(dim=0)
+        high = values.where(finite, -torch.inf).amax(dim=0)
+        bounds = (high - low).where(high > low, 1.0)
+        values = values - low.where(low.isfinite(), 0.0)
+    parts = values / bounds
+    worst = parts.where(finite, 1.0).amax(dim=0).clamp(min=1.0)
+    return parts.where(finite, worst).clamp(min=0) + _NOTHING
 
 
 def direction_groups(values: Tensor, groups: int, u: Tensor, *, iterations: int = 50) -> Tensor:

@@ -6,6 +6,7 @@ Shapes: `n` solutions, `M` objectives, `d` genes in the cube [-1, 1]^d. Objectiv
 from __future__ import annotations
 
 import importlib
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
@@ -43,10 +44,12 @@ class ClusterSelection:
     Args:
         groups: m, for mating.
         select: which one: the nearest to the ideal point, or that with the least sum, of scaled objectives.
+        bounds: of the objectives, which are their unit; `None`: their ranges are, and the least of each is 0.
     """
 
-    def __init__(self, groups: int, select: Literal["distance", "sum"]) -> None:
+    def __init__(self, groups: int, select: Literal["distance", "sum"], bounds: Sequence[float] | None = None) -> None:
         self._groups, self._select = groups, select
+        self._bounds = None if bounds is None else torch.tensor(bounds, dtype=torch.float64)
 
     def children(self, genes: Tensor, values: Tensor, count: int, draw: torch.Generator) -> tuple[Tensor, Tensor]:
         """Return genes of `count` children and the first parent of each; groups take turns, those of one mate with all.
@@ -54,7 +57,7 @@ class ClusterSelection:
         Source: Xiao and Liu, section 4.
         """
         u = torch.rand(self._groups, generator=draw, dtype=torch.float64)
-        labels = direction_groups(scaled(values), self._groups, u)
+        labels = direction_groups(scaled(values, self._bounds), self._groups, u)
         there = [(labels == group).nonzero()[:, 0] for group in range(self._groups)]
         there = [members for members in there if len(members)]
         everybody = torch.arange(len(genes))
@@ -70,7 +73,7 @@ class ClusterSelection:
 
     def survivors(self, values: Tensor, count: int) -> Tensor:
         """Return of each of `count` clusters the best one."""
-        unit = scaled(values)
+        unit = scaled(values, self._bounds)
         worth = unit.sum(dim=1) if self._select == "sum" else unit.norm(dim=1)
         best = [min(cluster, key=lambda i: float(worth[i])) for cluster in merged(unit, count)]
         return torch.tensor(sorted(best))
