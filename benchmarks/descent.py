@@ -58,7 +58,8 @@ def main() -> None:
 
         def trained(together: int, worker=worker, node=node, starts=starts, batch=batch) -> None:
             options = {"loss": "cross_entropy", "lr": 0.05, "epochs": 1, "batch_size": batch}
-            descend_together(worker, node, Header(0, 0), starts, **options, together=together)
+            worker.evaluator.plan = Plan("loop", 1, 1, together=together)
+            descend_together(worker, node, Header(0, 0), starts, **options)
 
         calls = {
             "one": lambda: trained(1), "all": lambda: trained(MODELS),

@@ -30,14 +30,14 @@ Row = dict[str, float]
 METHODS = ("fed_moeac", "nsga2")
 _VGG = ["model=vgg", "model.blocks=[[8],[16],[32]]", "model.hidden=64", "model.residual=true"]
 _CIFAR = ["data=cifar10", "data.nodes=10", "data.partition=iid"]
-_FOUR = ["strategy.rounds_per_evaluation=4", "strategy.epochs=1", "strategy.lr=0.05"]
-_FOUR_OF_CIFAR = [*_FOUR, "strategy.batch_size=32"]
+_SHORT = ["strategy.rounds_per_evaluation=3", "strategy.epochs=1", "strategy.lr=0.05"]
+_SHORT_OF_CIFAR = [*_SHORT, "strategy.batch_size=32"]
 _LOGISTIC = ["model=logistic", "strategy.rounds_per_evaluation=3", "strategy.epochs=1"]
 GROUPS: dict[str, list[str]] = {
     "mnist-cnn": [],
-    "mnist-vgg": [*_VGG, *_FOUR],
-    "cifar-cnn": [*_CIFAR, *_FOUR_OF_CIFAR],
-    "cifar-vgg": [*_CIFAR, *_VGG, *_FOUR_OF_CIFAR],
+    "mnist-vgg": [*_VGG, *_SHORT],
+    "cifar-cnn": [*_CIFAR, *_SHORT_OF_CIFAR],
+    "cifar-vgg": [*_CIFAR, *_VGG, *_SHORT_OF_CIFAR],
     "mnist-cnn-coordinate": ["strategy.noise=coordinate"],
     "mnist-cnn-range": ["strategy.scale=range"],
     "mnist-logistic": _LOGISTIC,

@@ -100,21 +100,20 @@ def descend_together(
     lr: float,
     epochs: int,
     batch_size: int,
-    together: int,
 ) -> Tensor:
     """Train several models on a node's samples by plain SGD, each as `descend` would, on the same batches.
 
     Args:
-        worker: whose module is trained; it has no buffers that training changes.
+        worker: whose module is trained; it has no buffers that training changes. Its plan says how many side by side.
         node: whose samples, and public generator of the batches' order.
         header: of the request.
         starts: weights `[P, D]` that they begin with.
         loss, lr, epochs, batch_size: as of `descend`.
-        together: models side by side; 1: one after another; 0: that on a CPU, else as many as its memory holds.
 
     Returns:
         The changes of the weights, float32 `[P, D]` on the CPU; NaN in all of a row whose training diverged.
     """
+    together = worker.evaluator.plan.together
     if not together:
         batch = batch_size or len(node.data)
         together = 1 if worker.device.type == "cpu" else max(1, worker.evaluator.plan.most // batch)

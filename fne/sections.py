@@ -101,6 +101,10 @@ class EvaluationSection(Section):
     ] = 2 * 10**9
     chunk: Annotated[int | None, Key("most in a pass; null: from memory", unit="individuals", ge=1)] = None
     tile: Annotated[int | None, Key("most in a pass; null: from memory", unit="samples", ge=1)] = None
+    together: Annotated[
+        int,
+        Key("trained side by side by a node; 0: one on a CPU, on a GPU as many as memory holds", unit="models", ge=0),
+    ] = 0
     batch_norm: Annotated[
         Literal["identity", "batch", "server"],
         Key("statistics without gradients: mean 0 and variance 1, the node's samples', or the server's samples'"),

@@ -67,6 +67,10 @@ class Genes:
         low, high = math.log(self._low), math.log(self._high)
         return places[:, 0] * MOST_PRUNED, choices[index], (low + places[:, 2] * (high - low)).exp()
 
+    def meaning(self, genes: Tensor) -> Tensor:
+        """Return what `decoded` does as one tensor, float64 `[n, 3]`."""
+        return torch.stack([column.double() for column in self.decoded(genes)], dim=1)
+
     def start(self, count: int, given: Sequence[tuple[float, float, float]], seed: int) -> Tensor:
         """Return genes `[count, 3]` of the first individuals: those given, and as many as are missing.
 

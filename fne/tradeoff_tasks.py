@@ -33,7 +33,6 @@ def train_candidates_task(
     pruning: Annotated[Literal["rate", "threshold"], Key("what the thresholds are")],
     prune: Annotated[Literal["fc", "all"], Key("which weights")],
     order: Annotated[Literal["proper", "literal"], Key("of clipping, noise and compression")],
-    together: Annotated[int, Key("side by side; 0: one on a CPU, else as many as fit", unit="models", ge=0)],
 ) -> Iterator[Tensors]:
     """Train each candidate from its weights on the node's samples, and send its update clipped, noised and compressed.
 
@@ -48,9 +47,8 @@ def train_candidates_task(
         told: dict[str, Tensor] = {}
         starts = common["parameters"]
         changes = descend_together(
-            worker, node, request.header, starts, loss=loss, lr=lr, epochs=epochs, batch_size=batch_size,
-            together=together,
-        )  # fmt: skip
+            worker, node, request.header, starts, loss=loss, lr=lr, epochs=epochs, batch_size=batch_size
+        )
         noises = node.noise_generator(request, "noise")  # one after the other: they are of one request
         diverged = changes.isnan().any(dim=1)
         for i, (start, delta) in enumerate(zip(starts, changes.nan_to_num(nan=0.0), strict=True)):

@@ -9,7 +9,7 @@ Shapes: `N` individuals, `D` weights; genes are those of `fne.tradeoff_genes`.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -32,9 +32,11 @@ OBJECTIVES = ("error", "communication", "score")
 
 
 class Selection(Protocol):
-    """How a method mates and selects; `values [n, 3]` are minimised."""
+    """How a method mates and selects; `values [n, 3]` are minimised, 1 is the worst that they should be."""
 
-    def children(self, genes: Tensor, values: Tensor, count: int, draw: torch.Generator) -> tuple[Tensor, Tensor]:
+    def children(
+        self, genes: Tensor, values: Tensor, count: int, draw: torch.Generator, decode: Callable[[Tensor], Tensor]
+    ) -> tuple[Tensor, Tensor]:
         """Return genes of `count` children `[count, 3]`, and the first parent of each, int64 `[count]`."""
         ...
 
@@ -76,7 +78,6 @@ class Tradeoffs:
         sending: how updates are sent.
         inherit: children begin with the initial weights, or with those of their first parent.
         shared_global: all of a generation begin with one global model, the mean of what came of the one before.
-        together: individuals that a node trains side by side; 0: one on a CPU, else as many as fit.
         given: (threshold, bits, noise) of first individuals.
         validate_every: rounds after which those in training are validated; 0: at the end of their evaluation only.
     """
@@ -98,7 +99,6 @@ class Tradeoffs:
         sending: Sending,
         inherit: str,
         shared_global: bool,
-        together: int,
         given: Sequence[tuple[float, float, float]],
         validate_every: int,
     ) -> None:
@@ -119,12 +119,12 @@ class Tradeoffs:
         self._options: dict[str, Scalar] = {
             "loss": loss, "lr": lr, "epochs": epochs, "batch_size": batch_size, "clip": sending.clip,
             "noise": sending.noise, "pruning": sending.pruning, "prune": sending.prune, "order": sending.order,
-            "together": together,
         }  # fmt: skip
         self._genes = Genes(sending, rounds, participation)
         self._validate_every = validate_every
         self._initial = task.layout.flatten(task.new_model(derive_seed(seed, "global")))
         self._global = self._initial
+        self._unit = torch.tensor([self._worst_error(), 1.0, sending.score_bounds[1]], dtype=torch.float64)
         self._parents: Group | None = None
         self._trained = self._begin(self._genes.start(population, given, seed))
         self._accountant = Accountant()
@@ -207,10 +207,18 @@ class Tradeoffs:
         self._trained.weights = torch.stack(moved)
         return sent
 
+    def _worst_error(self) -> float:
+        """Return 1 of errors; of a loss that of the model before all training."""
+        if self._task.classification:
+            return 1.0
+        loss = float(self._task.evaluate(self._initial.unsqueeze(0), loss=self._loss)["loss"])
+        return loss if 0 < loss < math.inf else 1.0
+
     def _validated(self, figures: Mapping[str, Tensor]) -> Metrics:
         """Return the best accuracy and the least loss on validation."""
         accuracy = float(figures["accuracy"].max()) if self._task.classification else None
-        return {"accuracy_validation": accuracy, "loss_validation": float(figures["loss"].min())}
+        loss = float(figures["loss"].nan_to_num(nan=math.inf).min())
+        return {"accuracy_validation": accuracy, "loss_validation": loss}
 
     def _weigh(self) -> Metrics:
         """Evaluate those that were trained, select, and let there be children."""
@@ -231,11 +239,12 @@ class Tradeoffs:
         union = trained if self._parents is None else self._parents.joined(trained)
         kept = torch.arange(len(union.genes))
         if self._parents is not None:
-            kept = self._selection.survivors(union.values, self._count)
+            kept = self._selection.survivors(union.values / self._unit, self._count)
         self._parents = union.take(kept)
         if self.step < self.horizon:
             draw = generator(self.seed, "children", self.step)
-            genes, first = self._selection.children(self._parents.genes, self._parents.values, self._count, draw)
+            parents, unit = self._parents.genes, self._parents.values / self._unit
+            genes, first = self._selection.children(parents, unit, self._count, draw, self._genes.meaning)
             self._trained = self._begin(genes, first)
         best = self._parents.values.amin(dim=0)
         return {
@@ -247,10 +256,9 @@ class Tradeoffs:
         }  # fmt: skip
 
     def hypervolume(self, values: Tensor) -> float:
-        """Return the hypervolume up to (1, 1, 1) of error, communication, and the score over its upper bound."""
-        unit = values / torch.tensor([1.0, 1.0, self._sending.score_bounds[1]], dtype=torch.float64)
+        """Return the hypervolume up to (1, 1, 1) of the objectives, each over the worst that it should be."""
         return hypervolume(
-            unit.nan_to_num(nan=1.0, posinf=1.0).clamp(max=1.0), torch.ones(3, dtype=torch.float64)
+            (values / self._unit).nan_to_num(nan=1.0, posinf=1.0).clamp(max=1.0), torch.ones(3, dtype=torch.float64)
         ).value
 
     # ------------------------------------------------------------------------------------------------ privacy

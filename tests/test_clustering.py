@@ -20,16 +20,16 @@ def uniform(*shape: int, seed: int = 0) -> Tensor:
 def test_scaled_values_are_parts_of_the_range() -> None:
     values = torch.tensor([[1.0, 5.0, 2.0], [3.0, 5.0, math.inf], [2.0, 5.0, 4.0]], dtype=torch.float64)
     expected = torch.tensor([[0, 0, 0], [1, 0, 1], [0.5, 0, 1]], dtype=torch.float64) + 1e-6
-    torch.testing.assert_close(scaled(values), expected)
-    assert scaled(torch.full((2, 2), math.inf)).isfinite().all()
+    torch.testing.assert_close(scaled(values, ranges=True), expected)
+    assert scaled(torch.full((2, 2), math.inf), ranges=True).isfinite().all()
 
 
-def test_scaled_values_are_parts_of_their_bounds() -> None:
-    values = torch.tensor([[0.1, 0.5, 2.0], [0.3, 1.2, math.inf], [math.nan, 0.5, 40.0]], dtype=torch.float64)
+def test_scaled_values_are_taken_as_they_come_where_they_are_shares() -> None:
+    values = torch.tensor([[0.1, 0.5, 0.2], [0.3, 1.2, math.inf], [math.nan, 0.5, 4.0]], dtype=torch.float64)
     expected = torch.tensor([[0.1, 0.5, 0.2], [0.3, 1.2, 4.0], [1.0, 0.5, 4.0]], dtype=torch.float64) + 1e-6
-    torch.testing.assert_close(scaled(values, torch.tensor([1.0, 1.0, 10.0], dtype=torch.float64)), expected)
+    torch.testing.assert_close(scaled(values, ranges=False), expected)
     outlier = torch.tensor([[0.1, 0.2], [0.2, 0.1], [1.0, 0.15]], dtype=torch.float64)
-    near, far = (scaled(outlier, bounds)[:2] for bounds in (torch.ones(2), None))
+    near, far = (scaled(outlier, ranges=ranges)[:2] for ranges in (False, True))
     cosine = [float(v[0] @ v[1] / v[0].norm() / v[1].norm()) for v in (near, far)]
     assert cosine[0] == pytest.approx(0.8, abs=1e-4)  # of (1, 2) and (2, 1)
     assert cosine[1] < 0.01  # their own ranges pull them apart
@@ -51,7 +51,7 @@ def by_loop(values: np.ndarray, count: int) -> list[set[int]]:
 
 @pytest.mark.parametrize("count", [1, 4, 10, 20, 25])
 def test_merging_is_the_papers(count: int) -> None:
-    values = scaled(uniform(20, 3, seed=count))
+    values = scaled(uniform(20, 3, seed=count), ranges=True)
     got = merged(values, count)
     assert sorted(i for cluster in got for i in cluster) == list(range(20))
     assert {frozenset(c) for c in got} == {frozenset(c) for c in by_loop(values.numpy(), count)}

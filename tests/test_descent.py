@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,8 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fne import models
-from fne.descent import descend, descend_together
+from fne import descent, models
+from fne.descent import descend
 from fne.evolution.evaluate import Evaluator, Plan
 from fne.node import Node, Secrets, Worker
 from fne.randomness import generator, seeded_initialisation
@@ -62,6 +63,11 @@ def made(case: str, samples: int = 23, device: str = "cpu", shift: int = 0) -> t
 def starts(worker: Worker, count: int) -> Tensor:
     first = worker.evaluator.layout.flatten(worker.module)
     return first + 0.05 * torch.randn(count, len(first), generator=generator("starts"))
+
+
+def descend_together(worker: Worker, *given: Any, together: int, **settings: Any) -> Tensor:
+    worker.evaluator.plan = replace(worker.evaluator.plan, together=together)
+    return descent.descend_together(worker, *given, **settings)
 
 
 SETTINGS: dict[str, Any] = {"loss": "cross_entropy", "lr": 0.1, "epochs": 3, "batch_size": 7}

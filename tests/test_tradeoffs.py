@@ -151,6 +151,20 @@ def test_children_are_of_their_parents_and_inside() -> None:
     assert float(same.double().mean()) == pytest.approx(stays - untouched / 3, abs=0.01)
 
 
+def test_nobody_is_evaluated_twice() -> None:
+    """A nudge of the gene of the bits leaves them as they are: of children it is what they mean that is compared."""
+    strategy, _ = made(population=200)
+    genes = strategy.state_dict()["groups"]["trained"]["genes"][:10]
+    pairs = (uniform(5000, 2, seed=3) * 10).long()
+    children = offspring(genes, pairs, generator("draw"), strategy._genes.meaning)
+    known = {tuple(row) for row in strategy._genes.meaning(genes).tolist()}
+    assert not known & {tuple(row) for row in strategy._genes.meaning(children).tolist()}
+    careless = offspring(genes, pairs, generator("draw"))
+    assert known & {tuple(row) for row in strategy._genes.meaning(careless).tolist()}
+    one = {bits: int((strategy._genes.meaning(children)[:, 1] == bits).sum()) for bits in (32, 16, 8)}
+    assert min(one.values()) > 500  # bits go on to change
+
+
 # ------------------------------------------------------------------------------------------------ selection
 def test_nsga2_selects_as_pymoo_does() -> None:
     from pymoo.core.individual import Individual
@@ -187,6 +201,10 @@ def test_mating(selection: Any) -> None:
     assert set(first.tolist()) <= set(range(9))
     again, _ = selection.children(genes, values, 9, generator("mating"))
     assert torch.equal(children, again)
+    _, first = selection.children(genes[:2], values[:2], 40, generator("mating"))
+    both, _ = selection.children(genes[:2], values[:2], 40, generator("mating"))
+    moved = (both != genes[first]).double().mean()
+    assert moved > 0.3  # two cross: of mutation alone a tenth of the genes would be changed
     alone, parents = selection.children(genes[:1], values[:1], 4, generator("mating"))
     assert parents.tolist() == [0] * 4
     assert alone.shape == (4, 3)
@@ -241,6 +259,29 @@ def test_without_clipping_nothing_is_noised_and_epsilon_is_infinite(tmp_path: Pa
     assert history[-1]["hypervolume"] == 0.0  # of a score that is as bad as can be
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_of_a_regression_errors_are_shares_of_the_untrained_models(method: str, tmp_path: Path) -> None:
+    given = config(method, loss="mse", lr=0.001, generations=2) | {"data": {"name": "housing", "nodes": 5}}
+    given["model"] = {"name": "mlp", "hidden": [6], "output": "linear"}
+    train(given, out=tmp_path / "run")
+    weighed = [line for line in read_history(tmp_path / "run") if line.get("hypervolume") is not None]
+    assert weighed[-1]["error_best"] > 1
+    assert 0 < weighed[-1]["hypervolume"] < 1
+    strategy = build(load_config(given)).strategy
+    assert isinstance(strategy, Tradeoffs)
+    reference = torch.tensor([[0.0, 0.0, 0.0]], dtype=torch.float64)
+    assert strategy.hypervolume(reference) == pytest.approx(1.0)
+    untrained = build(load_config(given)).task.evaluate(strategy.result().parameters.unsqueeze(0), loss="mse")["loss"]
+    half = torch.tensor([[float(untrained) / 2, 0.0, 0.0]], dtype=torch.float64)
+    assert strategy.hypervolume(half) == pytest.approx(0.5)
+
+
+def test_one_that_diverges_leaves_the_others_losses_readable(tmp_path: Path) -> None:
+    wild = config(start=[[0.3, 8, 5.0]], generations=0, lr=1e12, clip=0.0, population=2)
+    summary = train(wild, out=tmp_path / "run")
+    assert summary["finished"]
+
+
 def test_what_children_begin_with() -> None:
     begun: dict[str, Tensor] = {}
     for label, settings in (
@@ -262,9 +303,8 @@ def test_what_children_begin_with() -> None:
         else:
             draw = generator(0, "children", strategy.step)
             group = strategy.state_dict()["groups"]["parents"]
-            _, first = ClusterSelection(3, "distance", (1.0, 1.0, 10.0)).children(
-                group["genes"], group["values"], 4, draw
-            )
+            shares = group["values"] / torch.tensor([1.0, 1.0, 10.0], dtype=torch.float64)
+            _, first = ClusterSelection(3, "distance").children(group["genes"], shares, 4, draw)
             assert torch.equal(begun[label], trained[first])
 
 

@@ -15,21 +15,19 @@ _NOTHING = 1e-6
 """What is added to scaled values: the ideal point itself has no direction."""
 
 
-def scaled(values: Tensor, bounds: Tensor | None = None) -> Tensor:
-    """Return objectives `[n, M]`, minimised, as parts of bounds `[M]`, or of their range over the rows; above 0.
+def scaled(values: Tensor, *, ranges: bool) -> Tensor:
+    """Return objectives `[n, M]`, minimised, above 0: as they are, or as parts of their ranges over the rows.
 
     What is not finite is as bad as the worst of the rows, and at least 1. Of ranges, an objective that is the same for
     all is as good as it can be.
     """
     finite = values.isfinite()
-    if bounds is None:
+    if ranges:
         low = values.where(finite, torch.inf).amin(dim=0)
         high = values.where(finite, -torch.inf).amax(dim=0)
-        bounds = (high - low).where(high > low, 1.0)
-        values = values - low.where(low.isfinite(), 0.0)
-    parts = values / bounds
-    worst = parts.where(finite, 1.0).amax(dim=0).clamp(min=1.0)
-    return parts.where(finite, worst).clamp(min=0) + _NOTHING
+        values = (values - low.where(low.isfinite(), 0.0)) / (high - low).where(high > low, 1.0)
+    worst = values.where(finite, 1.0).amax(dim=0).clamp(min=1.0)
+    return values.where(finite, worst).clamp(min=0) + _NOTHING
 
 
 def direction_groups(values: Tensor, groups: int, u: Tensor, *, iterations: int = 50) -> Tensor:

@@ -36,15 +36,16 @@ FULL_CHUNK = 16
 
 @dataclass(frozen=True)
 class Plan:
-    """How a population is evaluated: `path`, `chunk` individuals and `tile` samples a pass.
+    """How a population is evaluated: `path`, `chunk` individuals and `tile` samples a pass; `together` are trained.
 
-    `most` samples of one individual fit into the memory limit, where they cannot be split into tiles.
+    `most` samples of one individual fit into the memory limit. `together` 0: one on a CPU, else as many as fit.
     """
 
     path: Path
     chunk: int
     tile: int
     most: int = 2**62
+    together: int = 0
 
 
 class Evaluator:
@@ -276,7 +277,7 @@ def resolve_plan(
     Args:
         module: on the device where it will be evaluated; put into eval mode: trial passes leave its statistics alone.
         example: inputs `[N, *shape]` like a node's, on the same device; they are timed with `path=auto`.
-        settings: `path` (`table`, `auto` or a path), `chunk`, `tile` (numbers or `None`), `memory` in bytes.
+        settings: `path` (`table`, `auto`, a path), `chunk`, `tile` (numbers or `None`), `memory` (bytes), `together`.
         output: as in `Evaluator`.
 
     Raises:
@@ -308,7 +309,9 @@ def _plan(module: nn.Module, path: Path, example: Tensor, settings: Mapping[str,
         tile = LARGEST_TILE
         while tile > 1 and FULL_CHUNK * tile * per_sample > budget:
             tile //= 2
-    return Plan(path, settings["chunk"] or max(1, budget // (tile * per_sample)), tile, most)
+    return Plan(
+        path, settings["chunk"] or max(1, budget // (tile * per_sample)), tile, most, settings.get("together", 0)
+    )
 
 
 def activation_bytes(module: nn.Module, x: Tensor) -> int:

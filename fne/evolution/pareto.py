@@ -6,7 +6,7 @@ Shapes: `n` solutions, `M` objectives, `d` genes in the cube [-1, 1]^d. Objectiv
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
@@ -19,12 +19,21 @@ from fne.evolution.real_coded import polynomial_mutation, sbx
 CROSSOVER, CROSSOVER_ETA, MUTATION, MUTATION_ETA = 0.9, 2.0, 0.1, 20.0
 """Of FedMOEAC, section 5.1: probability of a crossover and its index, that of a gene's mutation and its index."""
 
+Decode = Callable[[Tensor], Tensor]
 
-def offspring(genes: Tensor, pairs: Tensor, draw: torch.Generator) -> Tensor:
+
+def offspring(genes: Tensor, pairs: Tensor, draw: torch.Generator, decode: Decode = lambda genes: genes) -> Tensor:
     """Return a child of each pair of parents `pairs [n, 2]`, `[n, d]`: of two that they would have the first one's.
 
-    Half of the genes are crossed, where there is a crossover at all. A child that is its first parent is mutated in one
-    gene that is drawn, so that nobody is evaluated twice.
+    Half of the genes are crossed, where there is a crossover at all. A child that means the same as one of `genes` is
+    its first parent with one gene mutated, drawn among those in which that makes a difference: nobody is evaluated
+    twice.
+
+    Args:
+        genes: of all who may mate, `[N, d]`.
+        pairs: int64.
+        draw: all random numbers are of it.
+        decode: genes `[n, d]` -> what they mean, `[n, k]`.
     """
     count, d = len(pairs), genes.shape[1]
     first, second = genes[pairs[:, 0]], genes[pairs[:, 1]]
@@ -33,9 +42,12 @@ def offspring(genes: Tensor, pairs: Tensor, draw: torch.Generator) -> Tensor:
     made = torch.where(u[:, -1:] < CROSSOVER, crossed, first)
     made = polynomial_mutation(made, u[:, d : 2 * d], eta=MUTATION_ETA, chance=MUTATION)
     changed = polynomial_mutation(first, u[:, 2 * d : 3 * d], eta=MUTATION_ETA, chance=1.0)
-    place = (u[:, -2] * d).long().unsqueeze(1)
-    copies = (made == first).all(dim=1, keepdim=True)
-    return torch.where(copies, first.scatter(1, place, changed.gather(1, place)), made)
+    single = torch.where(torch.eye(d, dtype=torch.bool), changed.unsqueeze(1), first.unsqueeze(1))  # [n, d, d]
+    known = decode(first).unsqueeze(1)
+    differs = (decode(single.flatten(0, 1)).view(count, d, -1) != known).any(dim=2)
+    place = (differs.cumsum(dim=1) > (u[:, -2:-1] * differs.sum(dim=1, keepdim=True)).long()).int().argmax(dim=1)
+    copies = (decode(made).unsqueeze(1) == decode(genes)).all(dim=2).any(dim=1, keepdim=True)
+    return torch.where(copies, single[torch.arange(count), place], made)
 
 
 class ClusterSelection:
@@ -44,20 +56,21 @@ class ClusterSelection:
     Args:
         groups: m, for mating.
         select: which one: the nearest to the ideal point, or that with the least sum, of scaled objectives.
-        bounds: of the objectives, which are their unit; `None`: their ranges are, and the least of each is 0.
+        ranges: whether objectives are scaled to their ranges; else they are taken as they come, shares of their bounds.
     """
 
-    def __init__(self, groups: int, select: Literal["distance", "sum"], bounds: Sequence[float] | None = None) -> None:
-        self._groups, self._select = groups, select
-        self._bounds = None if bounds is None else torch.tensor(bounds, dtype=torch.float64)
+    def __init__(self, groups: int, select: Literal["distance", "sum"], *, ranges: bool = False) -> None:
+        self._groups, self._select, self._ranges = groups, select, ranges
 
-    def children(self, genes: Tensor, values: Tensor, count: int, draw: torch.Generator) -> tuple[Tensor, Tensor]:
+    def children(
+        self, genes: Tensor, values: Tensor, count: int, draw: torch.Generator, decode: Decode = lambda genes: genes
+    ) -> tuple[Tensor, Tensor]:
         """Return genes of `count` children and the first parent of each; groups take turns, those of one mate with all.
 
         Source: Xiao and Liu, section 4.
         """
         u = torch.rand(self._groups, generator=draw, dtype=torch.float64)
-        labels = direction_groups(scaled(values, self._bounds), self._groups, u)
+        labels = direction_groups(scaled(values, ranges=self._ranges), self._groups, u)
         there = [(labels == group).nonzero()[:, 0] for group in range(self._groups)]
         there = [members for members in there if len(members)]
         everybody = torch.arange(len(genes))
@@ -69,11 +82,11 @@ class ClusterSelection:
             mates = mates[mates != first] if len(mates) > 1 else mates
             pairs.append([first, int(mates[torch.randint(len(mates), (1,), generator=draw)])])
         chosen = torch.tensor(pairs)
-        return offspring(genes, chosen, draw), chosen[:, 0]
+        return offspring(genes, chosen, draw, decode), chosen[:, 0]
 
     def survivors(self, values: Tensor, count: int) -> Tensor:
         """Return of each of `count` clusters the best one."""
-        unit = scaled(values, self._bounds)
+        unit = scaled(values, ranges=self._ranges)
         worth = unit.sum(dim=1) if self._select == "sum" else unit.norm(dim=1)
         best = [min(cluster, key=lambda i: float(worth[i])) for cluster in merged(unit, count)]
         return torch.tensor(sorted(best))
@@ -91,16 +104,19 @@ class FrontSelection:
     def __init__(self) -> None:
         self._pymoo()
 
-    def children(self, genes: Tensor, values: Tensor, count: int, draw: torch.Generator) -> tuple[Tensor, Tensor]:
+    def children(
+        self, genes: Tensor, values: Tensor, count: int, draw: torch.Generator, decode: Decode = lambda genes: genes
+    ) -> tuple[Tensor, Tensor]:
         """Return genes of `count` children and the first parent of each, winners of tournaments of two others."""
         order = {int(individual): place for place, individual in enumerate(self._ordered(values, len(values)))}
         pairs = []
         for _ in range(count):
             first, *others = torch.randperm(len(genes), generator=draw)[:4].tolist()
             one = min([first, *others[:1]], key=order.__getitem__)
-            pairs.append([one, min(others[1:] or [one], key=order.__getitem__)])
+            rest = [other for other in (first, *others) if other != one]
+            pairs.append([one, min(others[1:] or rest or [one], key=order.__getitem__)])
         chosen = torch.tensor(pairs)
-        return offspring(genes, chosen, draw), chosen[:, 0]
+        return offspring(genes, chosen, draw, decode), chosen[:, 0]
 
     def survivors(self, values: Tensor, count: int) -> Tensor:
         """Return the `count` best by rank, and by crowding within the last front that has a place."""

@@ -54,7 +54,7 @@ def fed_moeac(
     ] = "distance",
     scale: Annotated[
         Literal["bounds", "range"],
-        Key("unit of the objectives: 1, 1 and the largest score, or their ranges in the population"),
+        Key("unit of the objectives: the worst that they should be, or their ranges in the population"),
     ] = "bounds",
     loss: Annotated[Literal["nmse", "mse", "bce", "cross_entropy"], Key("of training")] = "cross_entropy",
     participation: Annotated[float, Key("share of the nodes that take part in a round; v", gt=0, le=1)] = 0.4,
@@ -86,17 +86,13 @@ def fed_moeac(
     validate_every: Annotated[
         int, Key("those in training are validated; 0: at the end of their evaluation", unit="rounds", ge=0)
     ] = 0,
-    together: Annotated[
-        int, Key("trained side by side by a node; 0: one on a CPU, on a GPU as many as evaluation.memory holds", ge=0)
-    ] = 0,
 ) -> Tradeoffs:
     """Federated multi-objective search over sparsity, bits and noise, with clusters of directions."""
     sending = Sending(bits, clip, noise, pruning, prune, order, score_bounds, delta)
-    bounds = (1.0, 1.0, score_bounds[1]) if scale == "bounds" else None
-    selection = ClusterSelection(clusters, select, bounds)
+    selection = ClusterSelection(clusters, select, ranges=scale == "range")
     return Tradeoffs(
         task, seed=seed, selection=selection, population=population, generations=generations,
         rounds=rounds_per_evaluation, loss=loss, participation=participation, epochs=epochs, batch_size=batch_size,
-        lr=lr, sending=sending, inherit=inherit, shared_global=shared_global, together=together,
+        lr=lr, sending=sending, inherit=inherit, shared_global=shared_global,
         given=start, validate_every=validate_every,
     )  # fmt: skip

@@ -54,15 +54,12 @@ def nsga2(
     validate_every: Annotated[
         int, Key("those in training are validated; 0: at the end of their evaluation", unit="rounds", ge=0)
     ] = 0,
-    together: Annotated[
-        int, Key("trained side by side by a node; 0: one on a CPU, on a GPU as many as evaluation.memory holds", ge=0)
-    ] = 0,
 ) -> Tradeoffs:
     """Federated multi-objective search over sparsity, bits and noise, by non-dominated sorting."""
     sending = Sending(bits, clip, noise, pruning, prune, order, score_bounds, delta)
     return Tradeoffs(
         task, seed=seed, selection=FrontSelection(), population=population, generations=generations,
         rounds=rounds_per_evaluation, loss=loss, participation=participation, epochs=epochs, batch_size=batch_size,
-        lr=lr, sending=sending, inherit=inherit, shared_global=shared_global, together=together,
+        lr=lr, sending=sending, inherit=inherit, shared_global=shared_global,
         given=start, validate_every=validate_every,
     )  # fmt: skip
