@@ -19,7 +19,7 @@ from fne.errors import RunError
 from fne.evolution import lineage
 from fne.types import Engine, Request, Round, Status, Strategy, Tensors, Traffic
 
-_UNKNOWN = {Status.REFUSED, Status.NEEDS_SNAPSHOT}
+_UNKNOWN = {Status.REFUSED, Status.NEEDS_SNAPSHOT, Status.GONE}
 """Answers that do not say which step a worker holds; where a task failed, its worker had followed."""
 
 

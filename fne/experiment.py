@@ -137,6 +137,9 @@ def build(config: LearningConfig) -> Experiment:
     )
     make: Callable[..., Strategy] = registry.load("strategy", config.strategy.name)
     strategy = make(task, seed=config.seed, **config.strategy.settings)
+    away = config.engine.settings.get("away")
+    if away and getattr(strategy, "pooled", False):
+        raise SettingError("engine.away", away, "0 with a method that is not federated: its one node is always there")
     if getattr(strategy, "validates", True) or policy == "server":
         _check_filled(dataset, "validation", dataset.validation)
     if getattr(strategy, "pooled", False):

@@ -42,7 +42,8 @@ def finish_learning(experiment: Experiment, folder: Path) -> dict[str, Any]:
     if hasattr(experiment.strategy, "population"):
         more["front_size"] = _population(experiment, test_part, folder)
     if hasattr(experiment.strategy, "privacy"):
-        more["privacy"] = experiment.strategy.privacy()
+        simulated = any(node.secrets.simulated for node in experiment.worker.nodes.values())
+        more["privacy"] = {**experiment.strategy.privacy(), "simulated": simulated}
     return {
         "dataset": config.data.name,
         "source": dataset.source,

@@ -16,12 +16,19 @@ from fne.randomness import derive_seed, draw_nodes
 from fne.types import Header, LearningTask, Metrics, Request, Result, Round, Scalar
 from fne.validation import Validation
 
+BUFFERLESS = "one without batch normalisation, such as cnn, vgg, mlp or logistic"
+"""What a model must be whose buffers would leave as they are."""
+
 
 class Account(Protocol):
     """What a method has released so far, of those whom it protects."""
 
     sampler: str
     """How these are drawn, as `fne.privacy.accountant.Conduct` has it."""
+    records: bool
+    """Whether it protects single records, and not whole clients."""
+    unnoised: tuple[str, ...]
+    """What leaves a node without noise."""
 
     def add(self, asked: Sequence[str], answered: int) -> None:
         """Take in a round: who was asked, and how many have answered."""
@@ -72,7 +79,7 @@ class PrivateAveraging:
     ) -> None:
         check_loss(loss, classification=task.classification)
         if any(True for _ in task.buffers):
-            raise SettingError("model.name", "one with buffers", "one without batch normalisation: it is not noised")
+            raise SettingError("model.name", "(it has buffers)", f"{BUFFERLESS}: buffers are not noised")
         self.seed, self.horizon, self.step, self.secure = seed, rounds, 0, secure
         self._account, self._delta = account, delta
         self._fraction, self._loss, self._returns = fraction, loss, returns
@@ -80,7 +87,7 @@ class PrivateAveraging:
         self._weights = task.layout.flatten(task.new_model(derive_seed(seed, "global")))
         self._validation = Validation(task, loss, self._weights)
         self._asked: tuple[str, ...] = ()
-        self._units = 1
+        self._names: set[str] = set()
 
     @property
     def done(self) -> bool:
@@ -90,7 +97,8 @@ class PrivateAveraging:
     def ask(self, nodes: Sequence[str]) -> Request:
         """Return the global weights for this round's nodes."""
         count = max(1, round(self._fraction * len(nodes)))
-        self._asked, self._units = draw_nodes(nodes, count, self.seed, "nodes", self.step), len(nodes)
+        self._asked = draw_nodes(nodes, count, self.seed, "nodes", self.step)
+        self._names.update(nodes)
         options = {"loss": self._loss, **self._options(count)}
         header = Header(self.seed, self.step)
         return Request(header, self._node_task, self._asked, {"parameters": self._weights}, {}, options, reduce="sum")
@@ -111,7 +119,8 @@ class PrivateAveraging:
 
     def privacy(self) -> dict[str, Any]:
         """Return the accounted privacy of the run, as `fne.privacy.accountant.report` has it."""
-        conduct = Conduct(units=self._units, sampler=self._account.sampler)
+        units = None if self._account.records else len(self._names)
+        conduct = Conduct(units, self._account.sampler, unnoised=self._account.unnoised)
         return report(self._account.accountant(), self._delta, conduct)
 
     def result(self) -> Result:
@@ -126,11 +135,11 @@ class PrivateAveraging:
         """Return weights, best model, counters."""
         return {
             "step": self.step, "weights": self._weights, "validation": self._validation.state_dict(),
-            "units": self._units, "account": self._account.state_dict(),
+            "names": sorted(self._names), "account": self._account.state_dict(),
         }  # fmt: skip
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over what `state_dict` returned."""
-        self.step, self._weights, self._units = state["step"], state["weights"], state["units"]
+        self.step, self._weights, self._names = state["step"], state["weights"], set(state["names"])
         self._validation.load_state_dict(state["validation"])
         self._account.load_state_dict(state["account"])

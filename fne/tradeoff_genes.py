@@ -55,17 +55,23 @@ class Genes:
             if bits not in (*range(2, 17), 32):
                 raise SettingError("strategy.bits", bits, "2 to 16, or 32 for floats as they are")
         one = score_eq7(rounds, sending.delta, participation, 1.0)
-        self._bits = sending.bits
+        self._bits, self._noised = sending.bits, sending.clip > 0
         self._low, self._high = one / high, one / low
         self._why = f"which strategy.score_bounds = [{low:g}, {high:g}] allow at {rounds} rounds"
 
     def decoded(self, genes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return thresholds, bits (int64) and noises `[n]` of genes `[n, 3]`."""
+        """Return thresholds, bits (int64) and noises `[n]` of genes `[n, 3]`; without clipping there is no noise."""
         places = (genes + 1) / 2
         choices = torch.tensor(self._bits)
         index = (places[:, 1] * len(choices)).long().clamp(max=len(choices) - 1)
         low, high = math.log(self._low), math.log(self._high)
-        return places[:, 0] * MOST_PRUNED, choices[index], (low + places[:, 2] * (high - low)).exp()
+        noises = (low + places[:, 2] * (high - low)).exp() if self._noised else torch.zeros_like(places[:, 2])
+        return places[:, 0] * MOST_PRUNED, choices[index], noises
+
+    @property
+    def least_noise(self) -> float:
+        """Return the least that an individual can have."""
+        return self._low if self._noised else 0.0
 
     def meaning(self, genes: Tensor) -> Tensor:
         """Return what `decoded` does as one tensor, float64 `[n, 3]`."""
@@ -99,6 +105,10 @@ class Genes:
             raise SettingError(f"strategy.start.{i}", threshold, f"a threshold of 0 to {MOST_PRUNED:g}")
         if bits not in self._bits:
             raise SettingError(f"strategy.start.{i}", bits, f"bits of strategy.bits = {list(self._bits)}")
+        if not self._noised and noise:
+            raise SettingError(f"strategy.start.{i}", noise, "a noise of 0 with strategy.clip = 0")
+        if not self._noised:
+            return [threshold / MOST_PRUNED, (self._bits.index(int(bits)) + 0.5) / len(self._bits), 0.0]
         slack = 1e-9  # what was read from front.csv may lie on a bound
         if not self._low * (1 - slack) <= noise <= self._high * (1 + slack):
             allowed = f"a noise of {self._low:.4g} to {self._high:.4g}, {self._why}"

@@ -37,8 +37,9 @@ def train_candidates_task(
     """Train each candidate from its weights on the node's samples, and send its update clipped, noised and compressed.
 
     Takes `parameters [P, D]`, and of each candidate `thresholds`, `bits` (int64) and `noises`, `[P]`. The batches are
-    the same for all candidates. Yields `update.i`, uint8, for each candidate (`fne.privacy.compression.decode`),
-    which trainings left the finite numbers, `diverged [P]`, and `samples [1]`; no loss: that would have no noise.
+    the same for all candidates. Yields `update.i`, uint8, for each candidate (`fne.privacy.compression.decode`), and
+    `samples [1]`; no loss: that would have no noise. A training that leaves the finite numbers sends an update of
+    zeros, and is told as `diverged [P]` where it has no noise: with noise that would tell something of the data.
     """
     layout = worker.evaluator.layout
     common = request.common
@@ -59,4 +60,8 @@ def train_candidates_task(
                 generator=noises if sigma else None, origin=start,
             )  # fmt: skip
             told[f"{UPDATE}{i}"] = sent.payload
-        yield {**told, "diverged": diverged.to(torch.uint8), "samples": torch.tensor([len(node.data)])}
+        yield {
+            **told,
+            "diverged": (diverged & (common["noises"] == 0)).to(torch.uint8),
+            "samples": torch.tensor([len(node.data)]),
+        }

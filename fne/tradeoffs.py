@@ -21,6 +21,7 @@ from fne.evolution.fitness import check_loss
 from fne.evolution.indicators import hypervolume, non_dominated, require_moocore
 from fne.privacy.accountant import WEIGHTS, Accountant, Conduct, Mechanism, multiplier, report, score_eq7
 from fne.privacy.compression import decode
+from fne.private_averaging import BUFFERLESS
 from fne.randomness import derive_seed, draw_nodes, generator
 from fne.tradeoff_genes import Genes, Sending
 from fne.tradeoff_tasks import UPDATE
@@ -104,9 +105,7 @@ class Tradeoffs:
     ) -> None:
         check_loss(loss, classification=task.classification)
         if any(True for _ in task.buffers):
-            raise SettingError(
-                "model.name", "one with buffers", "one without batch normalisation: buffers are not sent"
-            )
+            raise SettingError("model.name", "(it has buffers)", f"{BUFFERLESS}: buffers are not sent")
         if inherit == "first_parent" and shared_global:
             raise SettingError("strategy.inherit", inherit, "initial with shared_global: all begin with one model")
         require_moocore()
@@ -130,7 +129,8 @@ class Tradeoffs:
         self._accountant = Accountant()
         self._trainings = 0
         self._seen = torch.zeros(0, 3, dtype=torch.float64)
-        self._units = 1
+        self._names: set[str] = set()
+        self._given = bool(given)
         self._lost = torch.zeros(population, dtype=torch.bool)
         """Whose training has left the finite numbers at a node."""
 
@@ -158,11 +158,9 @@ class Tradeoffs:
 
     def ask(self, nodes: Sequence[str]) -> Request:
         """Return the weights of all that are being evaluated, for this round's nodes."""
-        self._units = len(nodes)
+        self._names.update(nodes)
         chosen = draw_nodes(nodes, max(1, round(self._participation * len(nodes))), self.seed, "nodes", self.step)
         thresholds, bits, noises = self.decoded(self._trained.genes)
-        if not self._sending.clip:
-            noises = torch.zeros_like(noises)
         common = {
             "parameters": self._trained.weights, "thresholds": thresholds, "bits": bits, "noises": noises,
         }  # fmt: skip
@@ -228,7 +226,7 @@ class Tradeoffs:
         error = error.where(error.isfinite() & ~self._lost, 1.0 if self._task.classification else math.inf)
         _, _, noises = self.decoded(trained.genes)
         scores = torch.tensor([
-            score_eq7(self._rounds, sending.delta, self._participation, sigma if sending.clip else 0.0)
+            score_eq7(self._rounds, sending.delta, self._participation, sigma)
             for sigma in noises.tolist()
         ], dtype=torch.float64)  # fmt: skip
         trained.values = torch.stack([error, trained.sent, scores], dim=1)
@@ -266,13 +264,20 @@ class Tradeoffs:
         """Return what a round of one individual releases: each node's noised update, seen by the server."""
         sending = self._sending
         size = 1.0 if sending.noise == "coordinate" else math.sqrt(self._initial.numel())
-        z = multiplier(sigma if sending.clip else 0.0, "replace_one") / size
+        z = multiplier(sigma, "replace_one") / size
         clipped = "update" if sending.order == "proper" else WEIGHTS
         return Mechanism(z, clipped, sending.clip or 1.0, adjacency="replace_one", adversary="uploads")
 
     def privacy(self) -> dict[str, Any]:
         """Return the accounted privacy of the whole search, and beside it the score of the result."""
-        conduct = Conduct(units=self._units, sampler="fixed", unnoised=("sample counts",), trainings=self._trainings)
+        beforehand = None
+        if self._generations:
+            beforehand = Accountant()
+            beforehand.add(self._mechanism(self._genes.least_noise), self.horizon * self._count)
+        conduct = Conduct(
+            len(self._names), "fixed", ("sample counts",), trainings=self._trainings, beforehand=beforehand,
+            given=self._given,
+        )  # fmt: skip
         best = self._best()
         score = None if self._parents is None else float(self._parents.values[best, 2])
         return report(self._accountant, self._sending.delta, conduct, score)
@@ -317,7 +322,7 @@ class Tradeoffs:
         groups = {"trained": self._trained, "parents": self._parents}
         return {
             "step": self.step, "global": self._global, "trainings": self._trainings,
-            "accountant": self._accountant.state_dict(), "units": self._units, "lost": self._lost,
+            "accountant": self._accountant.state_dict(), "names": sorted(self._names), "lost": self._lost,
             "seen": self._seen,
             "groups": {name: vars(group) for name, group in groups.items() if group is not None},
         }  # fmt: skip
@@ -326,6 +331,6 @@ class Tradeoffs:
         """Take over what `state_dict` returned."""
         self.step, self._global, self._trainings = state["step"], state["global"], state["trainings"]
         self._accountant.load_state_dict(state["accountant"])
-        self._units, self._lost, self._seen = state["units"], state["lost"], state["seen"]
+        self._names, self._lost, self._seen = set(state["names"]), state["lost"], state["seen"]
         self._trained = Group(**state["groups"]["trained"])
         self._parents = Group(**state["groups"]["parents"]) if "parents" in state["groups"] else None

@@ -39,6 +39,8 @@ class Status(StrEnum):
     REFUSED = "refused"
     FAILED = "failed"
     NEEDS_SNAPSHOT = "needs_snapshot"
+    GONE = "gone"
+    """The engine's word for a node that gave none: it may not even have got the request."""
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,7 @@ def test_everything_is_filled_in() -> None:
         "engine": {"name": "local", **dict(load_config("full.yaml").engine.settings)},
         "evaluation": {
             "path": "table", "tiles": "node", "memory": 500_000_000, "chunk": None, "tile": None,
-            "batch_norm": "identity",
+            "together": 0, "batch_norm": "identity",
         },
         "watch": {"every": 1, "checkpoint_every": 50, "tensorboard": True, "target": None, "champions": 0},
         "secure": False,

@@ -181,3 +181,24 @@ def test_records_are_drawn_at_the_rate_that_is_accounted(rate: float, records: i
     # each step moves a weight of a node by lr * sigma * clip / (rate * records)
     wanted = math.sqrt(sum(steps * (0.01 * 0.03 / (rate * size)) ** 2 for size in sizes))
     assert float(reply.payload["delta"].std()) == pytest.approx(wanted, rel=0.2)
+
+
+def test_a_training_that_diverges_answers_with_noise_alone() -> None:
+    """To fail would tell one thing of the data without noise; without noise there is nothing to hide."""
+    made, engine = started(noise=2.0, clip=3.0, lr=1e30)
+    round_ = engine.send(made.strategy.ask(engine.nodes))
+    assert not round_.failures
+    assert float(round_.replies[0].payload["delta"].std()) == pytest.approx(6.0, rel=0.15)
+    made, engine = started(noise=0.0, lr=1e30)
+    with pytest.raises(FneError, match="training diverged"):
+        engine.send(made.strategy.ask(engine.nodes))
+
+
+def test_units_are_all_clients_that_were_ever_there_and_records_are_not_counted(tmp_path: Path) -> None:
+    given = config(rounds=8) | {"engine": {"away": 0.6, "stretch": 1}}
+    assert train(given, out=tmp_path / "clients")["privacy"]["units"] == 10
+    given["strategy"] = {"name": "dp_sgd", "rounds": 2, "fraction": 0.4, "delta": 0.05}
+    account = train(given, out=tmp_path / "records")["privacy"]
+    assert account["units"] is None
+    assert "delta = 0.05 must be below 1/N of a node's N records, which the node alone knows" in account["warnings"]
+    assert any("whether a training diverged" in text for text in account["warnings"])

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fne.codec import LineageCodec
 from fne.config import load_config
 from fne.engines.local import LocalEngine
 from fne.engines.presence import Presence
+from fne.errors import FneError
 from fne.experiment import build
 from fne.training import train
-from fne.types import Header, Request
+from fne.types import Header, Request, Status
 from fne.watch.history import read_history
 
 NODES = tuple(f"n{i}" for i in range(8))
@@ -105,3 +108,44 @@ def test_a_step_has_its_quorum(tmp_path: Path) -> None:
         train(few, out=tmp_path / str(quorum))
         lines = read_history(tmp_path / str(quorum))
         assert min(len(line["per_node"]) for line in lines) == quorum
+
+
+def test_one_that_has_left_is_not_billed_for_what_it_did_not_get(tmp_path: Path) -> None:
+    """A codec does not take it that the node follows: when it is back, it is brought up from where it was."""
+    evolved = config(
+        strategy={"name": "fne", "population": 8, "parents": 3, "rounds": 12, "subset_size": 6}, wire="lineage"
+    )
+    made = build(load_config(evolved))
+    strategy, engine = made.strategy, LocalEngine(made.worker, "run", away=0.5, stretch=2)
+    settings = {"strategy": "fne", "seed": 0, "settings": made.config.strategy.settings}
+    codec, gone = LineageCodec(engine, strategy, settings), 0
+    for step in range(12):
+        before = codec.state_dict()["held"]
+        round_ = codec.send(strategy.ask(codec.nodes))
+        after = codec.state_dict()["held"]
+        for failure in round_.failures:
+            assert failure.status is Status.GONE
+            assert after.get(failure.node) == before.get(failure.node)
+            gone += 1
+        assert all(after[node] == step for node in round_.per_node)
+        strategy.tell(round_)
+    assert gone > 0
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"secure": True}, "engine.away = 0.3: must be 0 with secure sums"),
+        ({"strategy": {"name": "centralised", "rounds": 2}}, "engine.away = 0.3: must be 0 with a method that is not"),
+        ({"engine": {"away": 1.0}}, "engine.away = 1.0"),
+        ({"engine": {"stretch": 0}}, "engine.stretch = 0"),
+    ],
+)
+def test_mistakes_are_told_by_key(given: dict[str, Any], text: str, tmp_path: Path) -> None:
+    with pytest.raises(FneError, match=re.escape(text)):
+        train(config(**{"engine": {"away": 0.3}, **given}), out=tmp_path / "run")
+
+
+def test_in_a_search_all_are_there(tmp_path: Path) -> None:
+    with pytest.raises(FneError, match=re.escape("engine.away = 0.2: must be 0 in a search")):
+        train("fdd_ea_ellipsoid", ["engine.away=0.2"], out=tmp_path / "run")

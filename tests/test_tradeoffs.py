@@ -49,10 +49,9 @@ def uniform(*shape: int, seed: int = 0) -> Tensor:
 
 # ------------------------------------------------------------------------------------------------ sending
 def test_with_nothing_taken_away_it_is_fedavg_bit_for_bit() -> None:
-    strategy, engine = made(bits=[32], clip=0.0, rounds_per_evaluation=6, generations=0, batch_size=7, epochs=2)
-    state = strategy.state_dict()
-    state["groups"]["trained"]["genes"][:, 0] = -1  # a threshold of 0
-    strategy.load_state_dict(state)
+    strategy, engine = made(
+        start=[[0, 32, 0]] * 4, clip=0.0, rounds_per_evaluation=6, generations=0, batch_size=7, epochs=2
+    )
     given = config() | {"strategy": {"name": "fedavg", "rounds": 6, "fraction": 0.4, "local_epochs": 2, "batch_size": 7,
                                      "lr": 0.1, "loss": "cross_entropy", "returns": "last"}}  # fmt: skip
     other = build(load_config(given))
@@ -276,10 +275,15 @@ def test_of_a_regression_errors_are_shares_of_the_untrained_models(method: str, 
     assert strategy.hypervolume(half) == pytest.approx(0.5)
 
 
-def test_one_that_diverges_leaves_the_others_losses_readable(tmp_path: Path) -> None:
-    wild = config(start=[[0.3, 8, 5.0]], generations=0, lr=1e12, clip=0.0, population=2)
-    summary = train(wild, out=tmp_path / "run")
-    assert summary["finished"]
+def test_what_diverges_is_told_where_there_is_no_noise_to_hide_it() -> None:
+    """With noise a node answers as ever, with noise alone; its size says so."""
+    for clip, told in ((0.0, 1), (1.0, 0)):
+        strategy, engine = made(clip=clip, lr=1e30, generations=0, bits=[32])
+        (reply, *_) = engine.send(strategy.ask(engine.nodes)).replies
+        assert set(reply.payload) == {f"update.{i}" for i in range(4)} | {"diverged", "samples"}
+        assert reply.payload["diverged"].tolist() == [told] * 4
+        update = decode(reply.payload["update.0"], strategy._task.layout.leaves)
+        assert bool(update.any()) == bool(clip)
 
 
 def test_what_children_begin_with() -> None:
@@ -322,6 +326,7 @@ def test_nodes_that_come_and_go(tmp_path: Path) -> None:
     assert len(asked) > 1  # a share of those who are there
     rows = list(csv.DictReader((tmp_path / "run" / "front.csv").read_text().splitlines()))
     assert all(0 < float(row["communication"]) < 1.2 for row in rows)
+    assert summary["privacy"]["units"] == 8  # also those who are away when it ends
     assert sum(part["releases"] for part in summary["privacy"]["mechanisms"]) == 8 * 4  # of each round, all individuals
 
 
@@ -379,6 +384,10 @@ def test_what_was_ever_evaluated_has_no_less_volume_than_what_went_on(method: st
         ({"population": 1}, "strategy.population = 1: must be at least 2, or 1 with generations = 0"),
         ({"start": [[0.3, 8, 6.0]] * 5}, "strategy.start = 5: must be at most strategy.population = 4"),
         ({"start": [[0.3, 8, 6.0], [0.96, 8, 6.0]]}, "strategy.start.1 = 0.96: must be a threshold of 0 to 0.95"),
+        (
+            {"start": [[0.3, 8, 6.0]], "clip": 0.0},
+            "strategy.start.0 = 6.0: must be a noise of 0 with strategy.clip = 0",
+        ),
         ({"start": [[0.3, 9, 6.0]]}, "strategy.start.0 = 9.0: must be bits of strategy.bits = [32, 16, 8]"),
         (
             {"start": [[0.3, 8, 0.01]]},
@@ -431,4 +440,32 @@ def test_one_training_that_diverges_is_the_worst_and_the_others_go_on() -> None:
     assert [m["nonfinite"] for m in metrics] == [1, 1]
     _, rows = strategy.population()
     assert rows[2]["error"] == 1.0
+    assert math.isfinite(metrics[1]["loss_validation"])
     assert all(row["error"] < 1.0 for i, row in enumerate(rows) if i != 2)
+
+
+def test_a_bound_that_is_fixed_beforehand_stands_beside_what_was_spent(tmp_path: Path) -> None:
+    """All releases at the least noise that the score's bounds allow; noise is chosen by what was seen before."""
+    from fne.privacy.accountant import Accountant, Mechanism
+
+    account = train(config(), out=tmp_path / "run")["privacy"]
+    weights = made()[0].result().parameters.numel()
+    least = score_eq7(2, 1e-5, 0.4, 1.0) / 10.0
+    wanted = Accountant()
+    multiplier = least / 2 / math.sqrt(weights)
+    wanted.add(Mechanism(multiplier, "update", 1.0, adjacency="replace_one", adversary="uploads"), 2 * 3 * 4)
+    assert account["epsilon_beforehand"] == pytest.approx(wanted.epsilon(1e-5, tight=False).rdp)
+    assert account["epsilon"] < account["epsilon_beforehand"]
+    assert any("chosen by what was released before" in text for text in account["warnings"])
+    assert account["simulated"]
+    alone = train(config(generations=0, start=[[0.3, 8, 6.0]]), out=tmp_path / "alone")["privacy"]
+    assert alone["epsilon_beforehand"] is None
+    assert [text for text in alone["warnings"] if "individuals were given" in text]
+    assert not [text for text in account["warnings"] if "individuals were given" in text]
+
+
+def test_a_model_with_buffers_is_refused_by_what_it_could_be(tmp_path: Path) -> None:
+    normed = config() | {"data": {"name": "toy", "problem": "eeg", "times": 240, "samples": 300, "nodes": 5},
+                         "model": {"name": "eegnet"}}  # fmt: skip
+    with pytest.raises(FneError, match="must be one without batch normalisation, such as cnn, vgg, mlp or logistic"):
+        train(normed, out=tmp_path / "run")

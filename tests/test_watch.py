@@ -633,7 +633,7 @@ def test_seeds_become_mean_and_sample_deviation() -> None:
     assert mean["payload_up_per_node"] == statistics.mean(ups)
     assert mean["std"]["rounds"] == 0
     assert (mean["accuracy_best"], mean["model_sha256"], mean["split"]) == (None, None, SUMMARY["split"])
-    assert single == {**other, "n": 1, "seeds": [0], "folds_there": [], "std": {}}
+    assert single == {**other, "n": 1, "seeds": [0], "folds_there": [], "std": {}, "accounts": []}
     text = shown(comparison_table([mean]))
     assert text.splitlines()[0].strip() == "mnist (4000/500/500), n = 3"
     assert row(text, "fne_mnist")[2:6] == ["83.0 ± 3.6 %", "50.0 %", "81.0 %", "300"]
@@ -910,8 +910,36 @@ def test_the_account_of_a_run_stands_below_its_table() -> None:
     lines = privacy_lines([{"name": "mine", "privacy": account}, {"name": "other"}])
     assert lines[0].startswith("privacy of mine: epsilon 4.6")
     assert "at delta 1e-05" in lines[0]
-    assert "clients, replace one, against who sees uploads; 10 releases" in lines[0]
+    assert (
+        "clients, replace one, against who sees uploads; update clipped to 1, noise multiplier 3, no sampling"
+        in lines[0]
+    )
+    assert lines[0].endswith("counted; 10 releases)")
     assert lines[1] == "  score of eq. (7), not an epsilon: 2.5"
     assert any(line.startswith("  note: noise is floating point") for line in lines)
     (first, *_) = privacy_lines([{"name": "mine", "privacy": {**account, "epsilon": None}}])
     assert first.startswith("privacy of mine: epsilon infinite at delta 1e-05")
+
+
+def test_of_several_seeds_the_account_that_spent_most_is_told() -> None:
+    from fne.watch.privacy import privacy_lines
+
+    parts = [
+        {"unit": "record", "adjacency": "add_remove", "adversary": "uploads", "clipped": "gradient", "clip": 0.5,
+         "multiplier": z, "sampling": "poisson", "rate": 0.25, "size": 0, "population": 0, "releases": 7}
+        for z in (1.0, 2.5)
+    ]  # fmt: skip
+    account = {"delta": 1e-5, "accountant": "RDP, upper bound", "mechanisms": parts, "warnings": [], "simulated": True}
+    runs = [
+        {**SUMMARY, "name": "a", "seed": seed, "privacy": {**account, "epsilon": epsilon}}
+        for seed, epsilon in enumerate((3.0, 9.5, 1.25))
+    ]
+    (group,) = grouped(runs)
+    (line,) = privacy_lines([group])
+    assert line == (
+        "simulated privacy of a: epsilon 9.5 at delta 1e-05, the most of 3 runs (least: 1.25) (RDP, upper bound; "
+        "records, add remove, against who sees uploads; gradient clipped to 0.5, noise multiplier 1 to 2.5, Poisson "
+        "sampling at 0.25; 14 releases)"
+    )
+    runs[1]["privacy"]["epsilon"] = None  # infinite
+    assert "epsilon infinite" in privacy_lines(grouped(runs))[0]

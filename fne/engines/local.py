@@ -75,7 +75,7 @@ class LocalEngine:
             if name in there:
                 yield next(answers)
             elif name in absent:
-                yield Reply(request.header, name, Status.FAILED, "the node has left")
+                yield Reply(request.header, name, Status.GONE, "the node has left")
         yield from answers  # to their end: it may tell that a task has gone wrong
 
     def inspect(self, node: str) -> Tensors:

@@ -6,6 +6,9 @@ and Kasiviswanathan 2019, at whole orders; never more than without sampling. Tha
 an epsilon by theorem 21 of Balle et al. 2020. Beside it stands the upper bound of Opacus' PRV accountant (Gopi et al.
 2021), tighter, for Poisson sampling and none. Both are upper bounds, so the smaller one holds.
 
+A search chooses noise by what it has seen. Then a sum of RDP is a proven bound where it was fixed beforehand (a filter:
+Feldman and Zrnic 2021), which a figure read off afterwards is not; `Conduct.beforehand` has that bound.
+
 Against an adversary who sees uploads a draw of clients hides nobody and does not count: computed is the Gaussian
 without sampling, once a release. `releases` is then the number of rounds that the client which takes part most often
 takes part in; with random draws nobody knows it beforehand, and it is every round.
@@ -247,18 +250,23 @@ def _log_moment(z: float, power: int) -> float:
 class Conduct:
     """What a run does beside its mechanisms, as far as the promise hangs on it."""
 
-    units: int  # N, of clients or records
+    units: int | None  # N clients; None: of records, which only a node can count
     sampler: str  # how they are really drawn, as `Mechanism.sampling`, or a word such as "shuffled"
     unnoised: tuple[str, ...] = ()  # what leaves without noise, such as "loss", "sample counts", "buffers"
     bounded_weights: bool = True  # each client's in a sum
     divides_by_replies: bool = False  # noise is divided by the replies that came, though some drop out
     trainings: int = 1  # that a search makes with the same data
+    beforehand: Accountant | None = None  # all that may be released, where noise is chosen by what was released before
+    given: bool = False  # some of what is trained was found by another run
     cryptographic: bool = False  # noise is discrete, and of a cryptographic generator
 
 
 WARNINGS: tuple[tuple[Callable[[dict[Mechanism, int], Spent, Conduct], bool], str], ...] = (  # when, what to say
     (lambda r, s, c: math.isinf(s.epsilon), "something was released without noise: epsilon is infinite"),
-    (lambda r, s, c: s.delta * c.units >= 1, "delta = {s.delta:g} is not below 1/N, N = {c.units}: a unit may leak"),
+    (lambda r, s, c: s.delta * (c.units or 0) >= 1,
+     "delta = {s.delta:g} is not below 1/N, N = {c.units}: a unit may leak"),
+    (lambda r, s, c: c.units is None,
+     "delta = {s.delta:g} must be below 1/N of a node's N records, which the node alone knows"),
     (lambda r, s, c: s.order in (ORDERS[0], ORDERS[-1]), "RDP is not tight: its order {s.order:g} ends the grid"),
     (lambda r, s, c: any(m.counted < 1 and m.sampling != c.sampler for m in r),
      "amplification counts for {sampling} sampling, but this run's is {c.sampler}: epsilon does not hold"),
@@ -269,6 +277,9 @@ WARNINGS: tuple[tuple[Callable[[dict[Mechanism, int], Spent, Conduct], bool], st
     (lambda r, s, c: c.divides_by_replies, "noise is divided by the replies that came: with fewer its size is another"),
     (lambda r, s, c: c.trainings > 1,
      "the search trains {c.trainings} times with the same data: epsilon is of all {releases} releases together"),
+    (lambda r, s, c: c.beforehand is not None,
+     "noise is chosen by what was released before: proven is a bound that was fixed beforehand, epsilon {beforehand}"),
+    (lambda r, s, c: c.given, "individuals were given: what a run that found them has spent is not in this figure"),
     (lambda r, s, c: any(m.clipped == WEIGHTS for m in r), "weights are clipped, not updates: noise drowns learning"),
     (lambda r, s, c: not c.cryptographic, "noise is floating point of no cryptographic generator (Opacus' secure_mode "
      "needs torchcsprng): its lowest bits may tell"),
@@ -281,8 +292,13 @@ def warnings(accountant: Accountant, spent: Spent, conduct: Conduct) -> list[str
     words = {
         "s": spent, "c": conduct, "unnoised": ", ".join(conduct.unnoised), "releases": sum(released.values()),
         "sampling": " and ".join(sorted({m.sampling for m in released if m.counted < 1})),
+        "beforehand": f"{_beforehand(conduct, spent.delta):.4g}",
     }  # fmt: skip
     return [text.format(**words) for applies, text in WARNINGS if applies(released, spent, conduct)]
+
+
+def _beforehand(conduct: Conduct, delta: float) -> float:
+    return conduct.beforehand.epsilon(delta, tight=False).rdp if conduct.beforehand else math.inf
 
 
 def report(accountant: Accountant, delta: float, conduct: Conduct, score: float | None = None) -> dict[str, Any]:
@@ -291,6 +307,7 @@ def report(accountant: Accountant, delta: float, conduct: Conduct, score: float 
     tight = spent.prv is not None and spent.prv <= spent.rdp
     return {
         "epsilon": spent.epsilon, "delta": delta, "units": conduct.units,
+        "epsilon_beforehand": None if conduct.beforehand is None else _beforehand(conduct, delta),
         "accountant": "PRV, upper bound" if tight else "RDP, upper bound",
         "epsilon_rdp": spent.rdp, "order": spent.order, "epsilon_prv": spent.prv, "no_prv": spent.why,
         "score of eq. (7), not an epsilon": score,

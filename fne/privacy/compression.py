@@ -154,7 +154,10 @@ def noised(vector: Tensor, multiplier: float, most: float, generator: torch.Gene
         return vector
     if generator is None:
         raise ValueError("noise needs a generator, the node's private one")
-    return vector + multiplier * most * torch.randn(vector.shape, generator=generator)
+    result = vector + multiplier * most * torch.randn(vector.shape, generator=generator)
+    if vector.isfinite().all() and not result.isfinite().all():
+        raise SettingError("noise", multiplier, f"so small that, times {most:g}, it stays within float32")
+    return result
 
 
 # ------------------------------------------------------------------------------------------------ pruning and levels

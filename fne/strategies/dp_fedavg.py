@@ -26,6 +26,7 @@ from typing import Annotated, Any, Literal
 import torch
 
 from fne.descent import descend
+from fne.errors import RunError
 from fne.node import Node, Worker, payload_of
 from fne.privacy.accountant import Accountant, Mechanism, multiplier
 from fne.privacy.compression import clipped, noised
@@ -49,19 +50,28 @@ def train_clipped_task(
 ) -> Iterator[Tensors]:
     """Train the given weights on each node's samples, and answer with the change, clipped and noised.
 
-    Takes `parameters [D]`. Yields `delta [D]` and `clients`, 1, and nothing that is not noised.
+    Takes `parameters [D]`. Yields `delta [D]` and `clients`, 1, and nothing that is not noised: a training that leaves
+    the finite numbers answers with noise alone.
     """
     for node in nodes:
         start = payload_of(request, node)["parameters"]
-        found = descend(worker, node, request.header, start, {}, loss=loss, lr=lr, epochs=epochs, batch_size=batch_size)
+        try:
+            delta = descend(
+                worker, node, request.header, start, {}, loss=loss, lr=lr, epochs=epochs, batch_size=batch_size
+            ).delta
+        except RunError:
+            if not noise:
+                raise
+            delta = torch.zeros_like(start, device="cpu")  # to fail would tell something of the data, without noise
         draw = node.noise_generator(request, "noise") if noise else None
-        yield {"delta": noised(clipped(found.delta, clip), noise, clip, draw), "clients": torch.tensor([1])}
+        yield {"delta": noised(clipped(delta, clip), noise, clip, draw), "clients": torch.tensor([1])}
 
 
 class _Clients:
     """The account of a client that takes part in every round."""
 
-    sampler = "fixed"
+    sampler, records = "fixed", False
+    unnoised: tuple[str, ...] = ()
 
     def __init__(self, noise: float, clip: float, adversary: str) -> None:
         self._noise, self._clip, self._adversary = noise, clip, adversary

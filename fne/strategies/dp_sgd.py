@@ -16,6 +16,7 @@ Deviations
 from __future__ import annotations
 
 import itertools
+import logging
 import math
 import warnings
 from collections import Counter
@@ -76,6 +77,7 @@ def _descend(
 ) -> None:
     """Train the worker's module in place."""
     with warnings.catch_warnings():
+        logging.getLogger("opacus.data_loader").setLevel(logging.ERROR)  # an empty first batch is no fault
         warnings.simplefilter("ignore")  # that its noise is of no cryptographic generator: the account says so
         from opacus import PrivacyEngine
         from opacus.data_loader import DPDataLoader
@@ -118,7 +120,8 @@ def steps_of(rate: float) -> int:
 class _Records:
     """The account of the records of that node which has taken part most often."""
 
-    sampler = "poisson"
+    sampler, records = "poisson", True
+    unnoised: tuple[str, ...] = ("whether a training diverged",)
 
     def __init__(self, mechanism: Mechanism, steps: int) -> None:
         self._mechanism, self._steps = mechanism, steps

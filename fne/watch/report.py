@@ -112,7 +112,8 @@ def grouped(summaries: Sequence[Summary]) -> list[Summary]:
 def _mean(runs: Sequence[Summary]) -> Summary:
     seeds, folds = (list(dict.fromkeys(run.get(key) for run in runs)) for key in ("seed", "fold"))
     there = [fold for fold in folds if fold is not None]
-    mean = {**runs[0], "n": len(runs), "seeds": seeds, "folds_there": there, "std": {}}
+    accounts = [run["privacy"] for run in runs if run.get("privacy")]
+    mean = {**runs[0], "n": len(runs), "seeds": seeds, "folds_there": there, "std": {}, "accounts": accounts}
     if len(runs) == 1:
         return mean
     for key in [key for key in runs[0] if key not in ("seed", "fold", "folds")]:
