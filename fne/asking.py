@@ -36,8 +36,10 @@ class NodeChoice:
     def __call__(self, step: int, nodes: Sequence[str]) -> tuple[tuple[str, ...], int]:
         """Return the nodes and how many of their samples they take, 0 for all.
 
+        Later on there may be fewer nodes than are asked for: then it is all of them.
+
         Raises:
-            SettingError: more nodes are asked for than there are.
+            SettingError: more nodes are asked for than there are at the first step.
         """
         if self.full_every and (step + 1) % self.full_every == 0:
             return tuple(nodes), 0
@@ -48,17 +50,17 @@ class NodeChoice:
         if self.kind == "all":
             return tuple(nodes)
         if self.kind == "moving_window":
-            size = _at_most(count, "window_size", self.window_size)
+            size = _at_most(count, step, "window_size", self.window_size)
             start = step // self.window_every
             return tuple(sorted(nodes[(start + i) % count] for i in range(size)))
-        size = 1 if self.kind == "single_sample" else _at_most(count, "subset_size", self.subset_size)
+        size = 1 if self.kind == "single_sample" else _at_most(count, step, "subset_size", self.subset_size)
         return draw_nodes(nodes, size, self.seed, "nodes", step // self.subset_every)
 
 
-def _at_most(count: int, key: str, value: int) -> int:
-    if value > count:
+def _at_most(count: int, step: int, key: str, value: int) -> int:
+    if value > count and step == 0:
         raise SettingError(f"strategy.{key}", value, f"at most the number of nodes, {count}")
-    return value
+    return min(value, count)
 
 
 def fitness_options(task: LearningTask, loss: str) -> dict[str, Scalar]:

@@ -50,6 +50,7 @@ def test_a_node_stays_as_it_is_for_whole_stretches_that_begin_at_different_steps
 
 def test_one_that_leaves_is_listed_once_more_and_one_that_comes_at_once() -> None:
     some = presence()
+    assert some.listed(0) == NODES
     for step in range(1, 200):
         now, before = some.there(step), some.there(step - 1)
         assert set(some.listed(step)) == now | before
@@ -130,6 +131,17 @@ def test_one_that_has_left_is_not_billed_for_what_it_did_not_get(tmp_path: Path)
         assert all(after[node] == step for node in round_.per_node)
         strategy.tell(round_)
     assert gone > 0
+
+
+@pytest.mark.parametrize(
+    "choice", [{"subset_size": 6}, {"nodes": "moving_window", "window_size": 5}, {"deal": True, "deal_groups": 4}]
+)
+def test_where_fewer_are_there_than_are_asked_for_it_is_all_of_them(choice: dict[str, Any], tmp_path: Path) -> None:
+    fne = {"name": "fne", "population": 8, "parents": 3, "rounds": 20, **choice}
+    summary = train(config(strategy=fne, engine={"away": 0.5, "stretch": 2}), out=tmp_path / "run")
+    assert summary["finished"]
+    answered = [len(line["per_node"]) for line in read_history(tmp_path / "run")]
+    assert min(answered) < 4
 
 
 @pytest.mark.parametrize(

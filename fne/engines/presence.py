@@ -30,8 +30,10 @@ class Presence:
         """Names of those who answer at a step."""
 
     def listed(self, step: int) -> tuple[str, ...]:
-        """Return those whom the server believes to be there, sorted: also who has left in this step."""
-        known = self.there(step) | (self.there(step - 1) if step else frozenset())
+        """Return those whom the server believes to be there, sorted: at first all; also who has left in this step."""
+        if step == 0:
+            return self._nodes
+        known = self.there(step) | self.there(step - 1)
         return tuple(name for name in self._nodes if name in known)
 
     def _there(self, step: int) -> frozenset[str]:

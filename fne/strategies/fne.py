@@ -220,7 +220,7 @@ class FNE:
 
     def _dealt(self, nodes: Sequence[str]) -> dict[str, int]:
         """Return node -> group: every node in one, shuffled anew each generation."""
-        if len(nodes) < self._groups:
+        if len(nodes) < self._groups and self.step == 0:  # later some may be away: a group without a node is lost
             raise SettingError("strategy.deal_groups", self._groups, f"at most the number of nodes, {len(nodes)}")
         shuffled = torch.randperm(len(nodes), generator=generator(self.seed, "deal", self.step)).tolist()
         self._group_of = {nodes[n]: place % self._groups for place, n in enumerate(shuffled)}
