@@ -63,6 +63,16 @@ def methods_of(group: str) -> Sequence[str]:
     return METHODS[:1] if any(change.startswith(own) for change in GROUPS[group]) else METHODS
 
 
+def base_of(group: str) -> str:
+    """Return the group that has the NSGA-II runs which a group is compared with."""
+    return group if "nsga2" in methods_of(group) else group.rpartition("-")[0]
+
+
+def rounds_of(folder: Path) -> str:
+    """Return T, the rounds of an evaluation."""
+    return str(len(read_history(folder)) // len(volumes(folder)))
+
+
 def name_of(group: str, method: str, seed: int) -> str:
     """Return the name of a run's folder."""
     return f"{group}-{method}-s{seed}"
@@ -113,7 +123,7 @@ def table(groups: Sequence[str], out: Path) -> None:
     """Print what the fronts come to, by two ways to choose one solution of each, and what the abstract claims."""
     for title, choose in (("least error", lambda rows: min(rows, key=lambda row: row["error"])), ("nearest", nearest)):
         _chosen(title, choose, groups, out)
-    head = ("pair", "method", "seeds", "first", "last", "of all evaluated", "front", "CPU (min)")
+    head = ("pair", "method", "T", "seeds", "first", "last", "of all evaluated", "front", "CPU (min)")
     print(f"| {' | '.join(head)} |\n|---|---|{'---:|' * (len(head) - 2)}")
     for group in groups:
         for method in METHODS:
@@ -122,7 +132,8 @@ def table(groups: Sequence[str], out: Path) -> None:
                 summaries = [json.loads((folder / "summary.json").read_text()) for folder in folders]
                 curves = [volumes(folder) for folder in folders]
                 cells = [
-                    group, f"`{method}`", str(len(folders)), shown([curve[0] for curve in curves]),
+                    group, f"`{method}`", rounds_of(folders[0]), str(len(folders)),
+                    shown([curve[0] for curve in curves]),
                     shown([curve[-1] for curve in curves]),
                     shown([volumes(folder, "hypervolume_seen")[-1] for folder in folders]),
                     shown([s["front_size"] for s in summaries]), shown([s["cpu_seconds"] / 60 for s in summaries]),
@@ -133,7 +144,7 @@ def table(groups: Sequence[str], out: Path) -> None:
         pairs = [
             (volumes(folder), volumes(other))
             for folder in loaded(out, group, "fed_moeac")
-            if ((other := out / folder.name.replace("fed_moeac", "nsga2")) / "summary.json").exists()
+            if ((other := out / f"{base_of(group)}-nsga2-{folder.name.rpartition('-')[2]}") / "summary.json").exists()
         ]
         if pairs:
             above = sum(own[-1] >= other[-1] for own, other in pairs)
@@ -146,7 +157,7 @@ def table(groups: Sequence[str], out: Path) -> None:
 
 def _chosen(title: str, choose: Callable[[Sequence[Row]], Row], groups: Sequence[str], out: Path) -> None:
     head = (
-        f"{title}: pair", "method", "communication (%)", "paper", "error, test (%)", "paper", "score (7)", "paper",
+        f"{title}: pair", "method", "T", "communication (%)", "paper", "error, test (%)", "paper", "score (7)", "paper",
         "epsilon, own training", "epsilon, whole search",
     )  # fmt: skip
     print(f"| {' | '.join(head)} |\n|---|---|{'---:|' * (len(head) - 2)}")
@@ -164,7 +175,7 @@ def _chosen(title: str, choose: Callable[[Sequence[Row]], Row], groups: Sequence
             ]  # fmt: skip
             cells = [cell for pair in zip(ours, theirs, strict=True) for cell in pair]
             cells += [shown([row["epsilon"] for row in best], 2), shown([p["epsilon"] for p in privacy], 2)]
-            print(f"| {group} | `{method}` | {' | '.join(cells)} |")
+            print(f"| {group} | `{method}` | {rounds_of(folders[0])} | {' | '.join(cells)} |")
     print()
 
 
@@ -178,7 +189,7 @@ def told(generations: Sequence[int | None]) -> str:
 
 
 def pictures(groups: Sequence[str], out: Path, to: Path) -> None:
-    """Draw hypervolume over generations, and the last populations of all seeds, in two and three objectives."""
+    """Draw hypervolume over generations, and the last fronts of all seeds, in two and three objectives."""
     from matplotlib.figure import Figure
 
     to.mkdir(parents=True, exist_ok=True)

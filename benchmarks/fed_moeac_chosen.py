@@ -103,6 +103,11 @@ def ended(folder: Path) -> Row:
     return row
 
 
+def curves_of(out: Path, method: str, name: str) -> list[Path]:
+    """Return the folders of the finished trainings of a choice."""
+    return [path.parent for path in sorted(out.glob(f"curve-{method}-{name.replace(' ', '_')}-s*/summary.json"))]
+
+
 def tables(found: Path, out: Path, to: Path) -> None:
     """Print all tables, and draw the curves."""
     print("| method | chosen | communication (%) | error, test, after ten rounds (%) | after 100 | score, T = 100 |")
@@ -110,7 +115,7 @@ def tables(found: Path, out: Path, to: Path) -> None:
     for method in METHODS:
         for name, choose in CHOICES.items():
             rows = [choose(front_of(folder)) for folder in loaded(found, FOUND, method)[: len(CURVES)]]
-            long = [ended(folder) for folder in sorted(out.glob(f"curve-{method}-{name.replace(' ', '_')}-s*"))]
+            long = [ended(folder) for folder in curves_of(out, method, name)]
             if not long:
                 continue
             cells = [shown([100 * row["sent"] for row in long]), shown([100 * row["error_test"] for row in rows]),
@@ -151,7 +156,7 @@ def _draw(out: Path, to: Path) -> None:
     axes = figure.subplots(1, 2)
     for method, line in zip(METHODS, ("-", "--"), strict=True):
         for name, colour in zip(CHOICES, ("C0", "C1", "C2"), strict=True):
-            folders = sorted(out.glob(f"curve-{method}-{name.replace(' ', '_')}-s*"))
+            folders = curves_of(out, method, name)
             for axis, key in zip(axes, ("accuracy_validation", "loss_validation"), strict=True):
                 curves = [
                     [(entry["step"], entry[key]) for entry in read_history(folder) if entry.get(key) is not None]
