@@ -45,8 +45,8 @@ CURVES = (0, 1, 2)
 ALONE = ["strategy.population=1", "strategy.generations=0", WIDE]
 OTHERS: dict[str, list[str]] = {
     "FedAvg": ["strategy=fedavg", *BATCHES],
-    "8 bits, 45 % pruned, neither clipped nor noised": [*ALONE, "strategy.clip=0", "strategy.start=[[0.45,8,1.0]]"],
-    "the same, clipped to 1": [*ALONE, "strategy.start=[[0.45,8,1e-3]]"],
+    "8 bits, 45 % pruned, neither clipped nor noised": [*ALONE, "strategy.clip=0", "strategy.start=[[0.45,8,0]]"],
+    "the same, clipped to 1, noise 0.01 in all": [*ALONE, "strategy.start=[[0.45,8,0.01]]"],
     "`dp_fedavg`, noise 0.1": ["strategy=dp_fedavg", *BATCHES, "strategy.noise=0.1"],
     "`dp_fedavg`, noise 1": ["strategy=dp_fedavg", *BATCHES, "strategy.noise=1.0"],
     "`dp_sgd`, noise 0.5": ["strategy=dp_sgd", *AVERAGING, "strategy.rate=0.18", "strategy.noise=0.5"],
