@@ -148,9 +148,12 @@ def table(groups: Sequence[str], out: Path) -> None:
         ]
         if pairs:
             above = sum(own[-1] >= other[-1] for own, other in pairs)
+            apart = [own[-1] - other[-1] for own, other in pairs]
+            error = statistics.stdev(apart) / len(apart) ** 0.5 if len(apart) > 1 else float("nan")
             reached = [_first(own, other[-1]) for own, other in pairs]
             back = [_first(other, own[-1]) for own, other in pairs]
-            print(f"- {group}: last hypervolume of fed_moeac at or above nsga2's: {above} of {len(pairs)} seeds; first "
+            print(f"- {group}: last hypervolume of fed_moeac at or above nsga2's: {above} of {len(pairs)} seeds, mean "
+                  f"difference {statistics.mean(apart):+.3f} (standard error {error:.3f}); first "
                   f"generation of fed_moeac with nsga2's last one: {told(reached)}; of nsga2 with fed_moeac's: "
                   f"{told(back)}")  # fmt: skip
 

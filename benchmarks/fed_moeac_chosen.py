@@ -170,7 +170,8 @@ def _draw(out: Path, to: Path) -> None:
                 axis.set_xlabel("round")
                 axis.set_ylabel(key.replace("_", ", "))
     axes[1].set_yscale("log")
-    axes[0].legend(fontsize=8)
+    if axes[0].lines:
+        axes[0].legend(fontsize=8)
     to.mkdir(parents=True, exist_ok=True)
     figure.savefig(to / "fed_moeac_chosen.png", dpi=100)
 
