@@ -39,8 +39,10 @@ GROUPS: dict[str, list[str]] = {
     "cifar-cnn": [*_CIFAR, *_SHORT_OF_CIFAR],
     "cifar-vgg": [*_CIFAR, *_VGG, *_SHORT_OF_CIFAR],
     "mnist-cnn-coordinate": ["strategy.noise=coordinate"],
+    "mnist-cnn-fronts": ["strategy.fronts=true"],
     "mnist-cnn-range": ["strategy.scale=range"],
     "mnist-logistic": _LOGISTIC,
+    "mnist-logistic-fronts": [*_LOGISTIC, "strategy.fronts=true"],
     "mnist-logistic-sum": [*_LOGISTIC, "strategy.select=sum"],
     "mnist-logistic-range": [*_LOGISTIC, "strategy.scale=range"],
     "mnist-logistic-one": [*_LOGISTIC, "strategy.clusters=1"],
@@ -59,7 +61,7 @@ PAPER = {
 
 def methods_of(group: str) -> Sequence[str]:
     """Return the methods that a group has: settings of FedMOEAC alone make no other NSGA-II."""
-    own = ("strategy.scale", "strategy.select", "strategy.clusters")
+    own = ("strategy.scale", "strategy.select", "strategy.clusters", "strategy.fronts")
     return METHODS[:1] if any(change.startswith(own) for change in GROUPS[group]) else METHODS
 
 

@@ -192,6 +192,23 @@ def test_of_each_cluster_the_best_survives() -> None:
     assert ClusterSelection(2, "sum").survivors(values, 7).tolist() == list(range(7))
 
 
+def test_only_fronts_that_are_needed_are_clustered() -> None:
+    """By hand: (9, 9.1) is dominated, but its direction is its own, so of all it would survive."""
+    values = torch.tensor([[1.0, 2.0], [1.1, 1.9], [2.0, 1.0], [0.1, 9.0], [9.0, 9.1], [9.0, 0.2], [0.2, 30.0]])
+    assert 4 in ClusterSelection(2, "distance").survivors(values, 5).tolist()
+    kept = ClusterSelection(2, "distance", fronts=True).survivors(values, 5)
+    assert kept.tolist() == [0, 1, 2, 3, 5]
+    for seed in range(5):
+        drawn = uniform(20, 3, seed=seed)
+        kept = ClusterSelection(3, "sum", fronts=True).survivors(drawn, 10)
+        better = (drawn.unsqueeze(0) <= drawn.unsqueeze(1)).all(dim=2) & (drawn.unsqueeze(0) < drawn.unsqueeze(1)).any(
+            dim=2
+        )
+        if int((~better.any(dim=1)).sum()) >= 10:
+            assert not bool(better[kept].any())
+        assert len(set(kept.tolist())) == 10
+
+
 @pytest.mark.parametrize("selection", [ClusterSelection(3, "distance"), FrontSelection()])
 def test_mating(selection: Any) -> None:
     genes, values = 2 * uniform(9, 3) - 1, uniform(9, 3, seed=2)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fne.errors import FneError
 from fne.evolution.clustering import direction_groups, merged, scaled
+from fne.evolution.indicators import non_dominated
 from fne.evolution.real_coded import polynomial_mutation, sbx
 
 CROSSOVER, CROSSOVER_ETA, MUTATION, MUTATION_ETA = 0.9, 2.0, 0.1, 20.0
@@ -50,6 +51,16 @@ def offspring(genes: Tensor, pairs: Tensor, draw: torch.Generator, decode: Decod
     return torch.where(copies, single[torch.arange(count), place], made)
 
 
+def first_fronts(values: Tensor, count: int) -> Tensor:
+    """Return who is in the first fronts of `values [n, M]` that have `count` together, int64, in order."""
+    left, chosen = torch.arange(len(values)), torch.zeros(len(values), dtype=torch.bool)
+    while len(left) and int(chosen.sum()) < count:
+        best = non_dominated(values[left])
+        chosen[left[best]] = True
+        left = left[~best]
+    return chosen.nonzero()[:, 0]
+
+
 class ClusterSelection:
     """FedMOEAC: parents mate within groups of like directions, and of each cluster one survives.
 
@@ -57,10 +68,13 @@ class ClusterSelection:
         groups: m, for mating.
         select: which one: the nearest to the ideal point, or that with the least sum, of scaled objectives.
         ranges: whether objectives are scaled to their ranges; else they are taken as they come, shares of their bounds.
+        fronts: whether only so many fronts are clustered as are needed, which is not the paper's.
     """
 
-    def __init__(self, groups: int, select: Literal["distance", "sum"], *, ranges: bool = False) -> None:
-        self._groups, self._select, self._ranges = groups, select, ranges
+    def __init__(
+        self, groups: int, select: Literal["distance", "sum"], *, ranges: bool = False, fronts: bool = False
+    ) -> None:
+        self._groups, self._select, self._ranges, self._fronts = groups, select, ranges, fronts
 
     def children(
         self, genes: Tensor, values: Tensor, count: int, draw: torch.Generator, decode: Decode = lambda genes: genes
@@ -87,9 +101,11 @@ class ClusterSelection:
     def survivors(self, values: Tensor, count: int) -> Tensor:
         """Return of each of `count` clusters the best one."""
         unit = scaled(values, ranges=self._ranges)
+        there = first_fronts(unit, count) if self._fronts else torch.arange(len(unit))
+        unit = unit[there]
         worth = unit.sum(dim=1) if self._select == "sum" else unit.norm(dim=1)
         best = [min(cluster, key=lambda i: float(worth[i])) for cluster in merged(unit, count)]
-        return torch.tensor(sorted(best))
+        return there[sorted(best)]
 
 
 class FrontSelection:

@@ -25,6 +25,8 @@ Deviations and readings
   Objectives are scaled before cosines are taken, as the paper normalises them for its hypervolume: error and bytes are
   shares, the score is divided by its largest. `scale = range` divides by the ranges in the population, in which one bad
   outlier makes all the others look alike: hypervolumes were lower with it (benchmarks/fed_moeac.py, `mnist-logistic`).
+- Of a cluster the best survives even where another cluster's members dominate it, so part of the population is no
+  trade-off. `fronts` clusters only the first fronts that fill the population; this is ours.
 - The number of mating groups is not given (`clusters`).
 - Bits are the nearest of `bits` after variation, each with an equal share of the gene.
 """
@@ -56,6 +58,7 @@ def fed_moeac(
         Literal["bounds", "range"],
         Key("unit of the objectives: the worst that they should be, or their ranges in the population"),
     ] = "bounds",
+    fronts: Annotated[bool, Key("cluster the first fronts that fill the population, and not all")] = False,
     loss: Annotated[Literal["nmse", "mse", "bce", "cross_entropy"], Key("of training")] = "cross_entropy",
     participation: Annotated[float, Key("share of the nodes that take part in a round; v", gt=0, le=1)] = 0.4,
     epochs: Annotated[int, Key("passes over a node's samples in a round; E", unit="epochs", ge=1)] = 2,
@@ -89,7 +92,7 @@ def fed_moeac(
 ) -> Tradeoffs:
     """Federated multi-objective search over sparsity, bits and noise, with clusters of directions."""
     sending = Sending(bits, clip, noise, pruning, prune, order, score_bounds, delta)
-    selection = ClusterSelection(clusters, select, ranges=scale == "range")
+    selection = ClusterSelection(clusters, select, ranges=scale == "range", fronts=fronts)
     return Tradeoffs(
         task, seed=seed, selection=selection, population=population, generations=generations,
         rounds=rounds_per_evaluation, loss=loss, participation=participation, epochs=epochs, batch_size=batch_size,
