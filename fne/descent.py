@@ -1,7 +1,7 @@
 """Training by gradient descent inside a node, from weights that it was sent: of one model, or of several side by side.
 
 One after another is what a CPU does fastest, with filters and images in channels-last form; several side by side,
-`vmap` over the models, take 1.2 to 1.7 times as long there (benchmarks/descent.py), and spare a GPU its launches.
+`vmap` over the models, take 1.3 to 1.8 times as long there (benchmarks/descent.py), and spare a GPU its launches.
 """
 
 from __future__ import annotations
