@@ -77,7 +77,7 @@ def run(what: str, found: Path, out: Path) -> None:
                 seed, rows = int(folder.name.rpartition("s")[2]), front_of(folder)
                 if what == "full":
                     full = [*alone(CHOICES["least error"](rows), 50, seed), "data.edition=full"]
-                    if method == "fed_moeac":
+                    if method == "fed_moeac" and seed in CURVES:
                         once(out / f"full-s{seed}", full)
                     continue
                 for name, choose in CHOICES.items() if seed in CURVES else ():
