@@ -137,9 +137,6 @@ def build(config: LearningConfig) -> Experiment:
     )
     make: Callable[..., Strategy] = registry.load("strategy", config.strategy.name)
     strategy = make(task, seed=config.seed, **config.strategy.settings)
-    away = config.engine.settings.get("away")
-    if away and getattr(strategy, "pooled", False):
-        raise SettingError("engine.away", away, "0 with a method that is not federated: its one node is always there")
     if getattr(strategy, "validates", True) or policy == "server":
         _check_filled(dataset, "validation", dataset.validation)
     if getattr(strategy, "pooled", False):
@@ -156,6 +153,8 @@ def build(config: LearningConfig) -> Experiment:
     request = strategy.ask(tuple(sorted(nodes)))  # more nodes than there are, and the like: before there is a folder
     config = config.with_values({"wire": _wire(config, strategy, request)})
     check_quorum(config, len(request.nodes))
+    pooled = getattr(strategy, "pooled", False)
+    check_away(config, "with a method that is not federated: its one node is always there" if pooled else "")
     return Experiment(config, dataset, nodes, evaluator, task, strategy, worker)
 
 
@@ -170,6 +169,14 @@ def check_quorum(config: Config, fewest: int) -> None:
     quorum = config.engine.settings.get("quorum", 0)
     if quorum > fewest:
         raise SettingError("engine.quorum", quorum, f"at most the number of nodes in a step, {fewest}")
+
+
+def check_away(config: Config, never: str = "") -> None:
+    """Raise `SettingError` where nodes come and go that must not: with secure sums, or for the reason `never`."""
+    away = config.engine.settings.get("away")
+    reason = never or ("with secure sums: keys are exchanged once, by nodes that are there" if config.secure else "")
+    if away and reason:
+        raise SettingError("engine.away", away, f"0 {reason}")
 
 
 def _wire(config: LearningConfig, strategy: Strategy, request: Request) -> str:

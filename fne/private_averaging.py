@@ -9,15 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from fne.errors import RunError, SettingError
+from fne.errors import RunError
 from fne.evolution.fitness import check_loss
+from fne.evolution.genome import refuse_buffers
 from fne.privacy.accountant import Accountant, Conduct, report
 from fne.randomness import derive_seed, draw_nodes
 from fne.types import Header, LearningTask, Metrics, Request, Result, Round, Scalar
 from fne.validation import Validation
-
-BUFFERLESS = "one without batch normalisation, such as cnn, vgg, mlp or logistic"
-"""What a model must be whose buffers would leave as they are."""
 
 
 class Account(Protocol):
@@ -78,8 +76,7 @@ class PrivateAveraging:
         secure: bool | None = None,
     ) -> None:
         check_loss(loss, classification=task.classification)
-        if any(True for _ in task.buffers):
-            raise SettingError("model.name", "(it has buffers)", f"{BUFFERLESS}: buffers are not noised")
+        refuse_buffers(task.buffers)
         self.seed, self.horizon, self.step, self.secure = seed, rounds, 0, secure
         self._account, self._delta = account, delta
         self._fraction, self._loss, self._returns = fraction, loss, returns

@@ -15,7 +15,7 @@ from fne.config import SearchConfig
 from fne.data.partition import node_names
 from fne.device import resolve_device
 from fne.errors import SettingError
-from fne.experiment import POOLED, check_quorum, engine_values
+from fne.experiment import POOLED, check_away, check_quorum, engine_values
 from fne.node import Node, Secrets, Worker
 from fne.objective import Objective, read_known, slot
 from fne.space import FrontTask, Problem, SearchTask
@@ -89,9 +89,7 @@ def build_search(config: SearchConfig) -> Search:
             )  # fmt: skip
     request = strategy.ask(tuple(sorted(objectives)))  # what cannot be asked: before there is a folder
     check_quorum(config, getattr(strategy, "fewest", len(request.nodes)))
-    away = config.engine.settings.get("away")
-    if away:
-        raise SettingError("engine.away", away, "0 in a search: all its nodes are there")
+    check_away(config, "in a search: all its nodes are there")
     return Search(config, problem, strategy, worker_of(objectives, config.seed, device))
 
 

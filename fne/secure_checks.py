@@ -72,9 +72,6 @@ def check_secure(config: Config, strategy: Strategy, nodes: Collection[str]) -> 
     if wanted is False:
         raise SettingError("secure", config.secure, f"false with strategy.name = {name!r} as it is set: it is the "
                            "unprotected form; fdd_ea_dh with mode = secure is the other one")  # fmt: skip
-    away = config.engine.settings.get("away")
-    if away:
-        raise SettingError("engine.away", away, "0 with secure sums: keys are exchanged once, by nodes that are there")
     request, pooled = strategy.ask(sorted(nodes)), bool(getattr(strategy, "pooled", False))
     fewest = getattr(strategy, "fewest", len(request.nodes))
     asked = _Asked(config.strategy.settings, request, len(nodes), pooled, fewest)

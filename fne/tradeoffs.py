@@ -18,10 +18,10 @@ from torch import Tensor
 
 from fne.errors import RunError, SettingError
 from fne.evolution.fitness import check_loss
+from fne.evolution.genome import refuse_buffers
 from fne.evolution.indicators import hypervolume, non_dominated, require_moocore
 from fne.privacy.accountant import WEIGHTS, Accountant, Conduct, Mechanism, multiplier, report, score_eq7
 from fne.privacy.compression import decode
-from fne.private_averaging import BUFFERLESS
 from fne.randomness import derive_seed, draw_nodes, generator
 from fne.tradeoff_genes import Genes, Sending
 from fne.tradeoff_tasks import UPDATE
@@ -104,8 +104,7 @@ class Tradeoffs:
         validate_every: int,
     ) -> None:
         check_loss(loss, classification=task.classification)
-        if any(True for _ in task.buffers):
-            raise SettingError("model.name", "(it has buffers)", f"{BUFFERLESS}: buffers are not sent")
+        refuse_buffers(task.buffers)
         if inherit == "first_parent" and shared_global:
             raise SettingError("strategy.inherit", inherit, "initial with shared_global: all begin with one model")
         require_moocore()

@@ -879,8 +879,7 @@ def test_a_request_with_a_relay_is_a_sum_like_others(
     secure: bool, own: dict[str, Any], changes: dict[str, Any], said: str
 ) -> None:
     lab = Lab(4)
-    sections = {"strategy": SimpleNamespace(settings={}, name="mine"), "engine": SimpleNamespace(settings={})}
-    config: Any = SimpleNamespace(**sections, secure=secure)
+    config: Any = SimpleNamespace(strategy=SimpleNamespace(settings={}, name="mine"), secure=secure)
     strategy: Any = SimpleNamespace(ask=lambda nodes: lab.ask(**changes), **own)
     with pytest.raises(SettingError, match=said) if said else contextlib.nullcontext():
         check_secure(config, strategy, lab.names)

@@ -135,6 +135,15 @@ def buffers_of(module: nn.Module) -> dict[str, Tensor]:
     return {name: b.detach().cpu().clone() for name, b in module.named_buffers() if name in persistent}
 
 
+def refuse_buffers(buffers: Mapping[str, Tensor]) -> None:
+    """Raise `SettingError` for a model with buffers, in a method that noises what is sent: these it does not."""
+    for name in buffers:
+        allowed = (
+            "one without batch normalisation, such as cnn, vgg, mlp or logistic: buffers are not noised"
+        )
+        raise SettingError("model.name", f"(with the buffer {name})", allowed)
+
+
 def fill_buffers(module: nn.Module, buffers: Mapping[str, Tensor]) -> None:
     """Copy buffers into the module, in place, keeping each one's type."""
     own = dict(module.named_buffers())

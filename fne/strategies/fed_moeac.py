@@ -24,7 +24,7 @@ Deviations and readings
 - "Minimum fitness" of three objectives is the least distance to the ideal point, of scaled objectives (`select`).
   Objectives are scaled before cosines are taken, as the paper normalises them for its hypervolume: error and bytes are
   shares, the score is divided by its largest. `scale = range` divides by the ranges in the population, in which one bad
-  outlier makes all the others look alike: hypervolumes were lower with it (benchmarks/fed_moeac.py, `mnist-logistic`).
+  outlier makes all the others look alike: hypervolumes were lower with it (benchmarks/RESULTS.md).
 - Of a cluster the best survives even where another cluster's members dominate it, so part of the population is no
   trade-off. `fronts` clusters only the first fronts that fill the population; this is ours.
 - The number of mating groups is not given (`clusters`).
