@@ -138,9 +138,7 @@ def buffers_of(module: nn.Module) -> dict[str, Tensor]:
 def refuse_buffers(buffers: Mapping[str, Tensor]) -> None:
     """Raise `SettingError` for a model with buffers, in a method that noises what is sent: these it does not."""
     for name in buffers:
-        allowed = (
-            "one without batch normalisation, such as cnn, vgg, mlp or logistic: buffers are not noised"
-        )
+        allowed = "one without batch normalisation, such as cnn, vgg, mlp or logistic: buffers are not noised"
         raise SettingError("model.name", f"(with the buffer {name})", allowed)
 
 
