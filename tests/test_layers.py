@@ -112,7 +112,7 @@ MODULES = modules()
 
 @pytest.mark.parametrize("module", MODULES)
 def test_no_module_is_long(module: str) -> None:
-    assert len(MODULES[module].read_text().splitlines()) <= 350, "split it, or say it in fewer words"
+    assert len(MODULES[module].read_text().splitlines()) <= 500, "a module is one idea: look again whether this one is two"
 
 
 @pytest.mark.parametrize("module", MODULES)
