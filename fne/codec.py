@@ -17,6 +17,7 @@ from torch import Tensor
 from fne import wire
 from fne.errors import RunError
 from fne.evolution import lineage
+from fne.payloads import expecting
 from fne.types import Engine, Request, Round, Status, Strategy, Tensors, Traffic
 
 _UNKNOWN = {Status.REFUSED, Status.NEEDS_SNAPSHOT, Status.GONE}
@@ -55,6 +56,7 @@ class LineageCodec:
         Raises:
             RunError: as the engine does; or no node could follow, snapshot or not.
         """
+        request = expecting(request)  # while the request holds the candidates, which imply the form of an answer
         step, source = request.header.step, self._strategy.lineage  # type: ignore[attr-defined]
         state = source.state_dict()
         self._record(step, lineage.size(state))

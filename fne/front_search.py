@@ -11,6 +11,7 @@ Points lie in the cube [-1, 1]^d.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -144,10 +145,10 @@ class FrontSearch:
             raise RunError(f"step {self.step}: no node is left that takes part in round {round_ + 1}")
         taking = runs_by_node(members)
         private = {node: {"runs": runs} for node, runs in taking.items()} if self._runs > 1 else {}
-        options: dict[str, Scalar] = {"surrogate": self._surrogate, "arithmetic": self._arithmetic}
+        options = self._sum_options(len(taking))
         if self._masking:
             falling = 1 - generation / self._generations if self._masking.schedule == "linear" else 1.0
-            options["noise"] = self._masking.noise * falling
+            options |= {"noise": self._masking.noise * falling, "names": json.dumps(list(taking))}
         common = {"candidates": self._candidates(generation).float(), **self._network}
         return Request(
             Header(self.seed, self.step), "front_predict", tuple(taking), common, private, options,
@@ -157,12 +158,16 @@ class FrontSearch:
     def _fit_request(self, nodes: Sequence[str]) -> Request:
         """Return the request for surrogates; all measure the start, and with `publish` what was chosen since."""
         common = {"points": self._asked}
-        options: dict[str, Scalar] = {"surrogate": self._surrogate, "arithmetic": self._arithmetic}
+        options = self._sum_options(len(nodes))
         if self._surrogate == "network":
             common |= {name: self._network[name] for name in ("weights", "bias")}
             options |= {"centres": self._networks.centres, "epochs": self._networks.epochs, "lr": self._networks.lr,
                         "starts": self._networks.starts}  # fmt: skip
         return Request(Header(self.seed, self.step), "front_fit", tuple(nodes), common, {}, options, reduce="sum")
+
+    def _sum_options(self, parties: int) -> dict[str, Scalar]:
+        """Return the options of both tasks whose answers so many nodes add up."""
+        return {"surrogate": self._surrogate, "arithmetic": self._arithmetic, "parties": parties}
 
     def _relay(self, members: Sequence[Sequence[str]], generation: int) -> Relay:
         """Return what the chosen nodes do with the sums: each run has one, drawn anew every round."""
@@ -270,15 +275,16 @@ class FrontSearch:
             self._lose(round_)
             return {}
         if generation == self._generations:
-            self._measured += not self.publishes
             if self.publishes:
-                self._asked = _stacked([reply.payload["points"] for reply in round_.replies], led)
+                chosen = [reply.payload["points"] for reply in round_.replies]
+                if any(points.shape[-1] != len(self._space) for points in chosen):
+                    return {}  # of another cube: nothing is measured in the round
+                self._asked = _stacked(chosen, led)
+            self._measured += not self.publishes
             return {}
         candidates = self._sent[1].double()
         everybody = candidates if self._fresh(generation) else torch.cat([self._survivors, candidates], dim=1)
         survivors = torch.cat([reply.payload["survivors"] for reply in round_.replies]).long()[led]
-        if survivors.shape != self._taken.shape or int(survivors.max()) >= everybody.shape[1]:
-            raise RunError(f"step {self.step}: the chosen node tells survivors that were not among the candidates")
         self._taken = survivors >= 0
         self._survivors = real_coded.take(everybody, survivors.clamp(min=0))
         self._lead_lost = False

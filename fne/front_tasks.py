@@ -17,6 +17,7 @@ Beside what it has measured (`fne.archive`) a node's memory holds
 from __future__ import annotations
 
 import functools
+import json
 import math
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Literal
@@ -32,6 +33,8 @@ from fne.evolution import rvea
 from fne.evolution.real_coded import take
 from fne.front_choice import chosen_points, measure_chosen, padded
 from fne.node import Node, RefusedError, Worker
+from fne.payloads import Entry, Payload
+from fne.payloads import Kind as PayloadKind
 from fne.privacy import ring
 from fne.registry import Key, register
 from fne.surrogates import cubic, rbfn
@@ -51,7 +54,21 @@ _SCALE = "scale the objectives; unprotected, strategy.arithmetic = float has no 
 
 
 # ------------------------------------------------------------------------------------------------ surrogates
-@register("task", "front_fit")
+def fit_payload(request: Request, node: str) -> Payload:
+    """Return what `front_fit` yields: samples, and what the global network is made of."""
+    runs, _, variables = request.common["points"].shape
+    told = {"samples": Entry("int", (runs,), least=0)}
+    if request.options["surrogate"] == "network":
+        kind: PayloadKind = "int" if request.options["arithmetic"] == "fixed" else "float"
+        objectives, centres = request.common["weights"].shape[1:]
+        told |= {
+            "centres": Entry(kind, (runs, centres, variables)), "widths": Entry(kind, (runs, centres)),
+            "weights": Entry(kind, (runs, objectives, centres)), "bias": Entry(kind, (runs, objectives)),
+        }  # fmt: skip
+    return told
+
+
+@register("task", "front_fit", payload=fit_payload)
 def fit_task(
     worker: Worker,
     nodes: Sequence[Node],
@@ -59,6 +76,7 @@ def fit_task(
     *,
     surrogate: Annotated[Literal["cubic", "network"], Key("interpolants, or networks")],
     arithmetic: Annotated[Literal["fixed", "float", "masked"], Key("of the sum")],
+    parties: Annotated[int, Key("number of nodes whose answers are added up", unit="nodes", ge=1)],
     centres: Annotated[int, Key("of a network", ge=1)] = 1,
     epochs: Annotated[int, Key("of its training", unit="epochs", ge=1)] = 1,
     lr: Annotated[float, Key("of its training", gt=0)] = 1.0,
@@ -77,7 +95,7 @@ def fit_task(
         points, values = held([node], [runs])
         valid = values.isfinite().all(dim=2)
         if arithmetic == "fixed":
-            _check_range(values, len(request.nodes))
+            _check_range(values, parties)
         samples = _spread(valid.sum(dim=1), runs, count)
         told = {"samples": samples.sign() if surrogate == "cubic" else samples}
         if surrogate == "cubic":
@@ -93,13 +111,22 @@ def fit_task(
             model = {name: getattr(net, name) for name in _MODEL["network"]}
             for name, value in model.items():
                 weighted = samples[runs].view(-1, *[1] * (value.dim() - 1)) * value
-                told[name] = _added(_spread(weighted, runs, count), name, request, arithmetic, "lower strategy.lr")
+                told[name] = _added(_spread(weighted, runs, count), name, parties, arithmetic, "lower strategy.lr")
         node.memory.update({f"model.{name}": _spread(value, runs, count) for name, value in model.items()})
         node.memory[SAMPLES] = samples
         yield told
 
 
-@register("task", "front_predict")
+def predict_payload(request: Request, node: str) -> Payload:
+    """Return what `front_predict` yields: predictions and their squares, and which runs they are of."""
+    size = *request.common["candidates"].shape[:2], None
+    if request.options["arithmetic"] == "masked":
+        return {"masked": Entry("float", size)}
+    kind: PayloadKind = "int" if request.options["arithmetic"] == "fixed" else "float"
+    return {"first": Entry(kind, size), "second": Entry(kind, size), "count": Entry("int", size[:1], least=0, most=1)}
+
+
+@register("task", "front_predict", payload=predict_payload)
 def predict_task(
     worker: Worker,
     nodes: Sequence[Node],
@@ -107,6 +134,8 @@ def predict_task(
     *,
     surrogate: Annotated[Literal["cubic", "network"], Key("what the node has fitted")],
     arithmetic: Annotated[Literal["fixed", "float", "masked"], Key("of the sums")],
+    parties: Annotated[int, Key("number of nodes whose answers are added up", unit="nodes", ge=1)],
+    names: Annotated[str, Key("names of these nodes as a list in JSON, with arithmetic = masked")] = "[]",
     noise: Annotated[float, Key("standard deviation of a mask between two nodes, with arithmetic = masked", ge=0)] = 0,
 ) -> Iterator[Tensors]:
     """Predict candidates, so that only sums over nodes are of use.
@@ -117,7 +146,7 @@ def predict_task(
     `masked` just `masked`.
     """
     candidates = request.common["candidates"].double()
-    count = len(candidates)
+    count, masking = len(candidates), json.loads(names)
     fed = None
     if surrogate == "network":
         fed = rbfn.predict_outputs(Network(*(request.common[name] for name in _MODEL["network"])), candidates)
@@ -132,7 +161,7 @@ def predict_task(
             if blind.any():
                 raise RunError("this node has no values to predict by; without one of them masks do not cancel")
             seeds, shape = (request.header.seed + runs).tolist(), predicted.shape[1:]
-            masked = predicted + noise * torch.stack([_masks(node.name, request.nodes, s, shape) for s in seeds])
+            masked = predicted + noise * torch.stack([_masks(node.name, masking, s, shape) for s in seeds])
             yield {"masked": _spread(masked, runs, count)}
             continue
         apart = predicted if fed is None else predicted - fed[runs]
@@ -140,8 +169,8 @@ def predict_task(
         present = _spread((~blind).long(), runs, count)
         first, second = _spread(apart, runs, count), _spread(apart.square(), runs, count)
         yield {
-            "first": _added(first, "prediction", request, arithmetic, _SCALE),
-            "second": _added(second, "square of the prediction", request, arithmetic, _SCALE),
+            "first": _added(first, "prediction", parties, arithmetic, _SCALE),
+            "second": _added(second, "square of the prediction", parties, arithmetic, _SCALE),
             "count": present,
         }
 
@@ -176,7 +205,21 @@ def _masks(own: str, names: Sequence[str], seed: int, shape: tuple[int, ...]) ->
 
 
 # ------------------------------------------------------------------------------------------------ selection
-@register("task", "select")
+def select_payload(request: Request, node: str) -> Payload:
+    """Return what `select` yields: places of the survivors, in the last generation the chosen points or nothing."""
+    given = request.addressed(node)
+    predictions = given[GIVEN + "masked"][0] if request.options["arithmetic"] == "masked" else given[GIVEN + "first"]
+    runs, candidates, objectives = predictions.shape
+    runs = len(given["runs"]) if "runs" in given else runs
+    if request.options["points"]:
+        chosen = Entry("float", (runs, int(request.options["points"]), None))
+        return {"points": chosen} if request.options["publish"] else {}
+    places = len(_even_vectors(objectives, int(request.options["population"])))
+    known = candidates if request.options["fresh"] else places + candidates
+    return {"survivors": Entry("int", (runs, places), least=-1, most=known - 1)}
+
+
+@register("task", "select", payload=select_payload)
 def select_task(
     worker: Worker,
     nodes: Sequence[Node],
@@ -286,12 +329,12 @@ def _spread(rows: Tensor, runs: Tensor, count: int) -> Tensor:
     return whole
 
 
-def _added(values: Tensor, what: str, request: Request, arithmetic: Arithmetic, remedy: str) -> Tensor:
-    """Return values as they are added up: as words of the ring, int64, so that a sum is the same under masks or not."""
+def _added(values: Tensor, what: str, parties: int, arithmetic: Arithmetic, remedy: str) -> Tensor:
+    """Return values as `parties` nodes add them up: words of the ring, int64, whose sum masks do not change."""
     if arithmetic != "fixed":
         return values
     try:
-        words, _ = ring.encode(values.numpy(), len(request.nodes), what)
+        words, _ = ring.encode(values.numpy(), parties, what)
     except ring.OutOfRangeError as error:
         raise RunError(f"{error}; {remedy}") from None
     return torch.from_numpy(words.view(np.int64)).view(values.shape)

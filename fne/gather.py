@@ -8,6 +8,7 @@ import torch
 
 from fne import wire
 from fne.errors import RunError
+from fne.payloads import Form, expecting, fault, outvoted
 from fne.types import AGGREGATE, Header, Reply, Request, Round, Status, Traffic
 
 OWNERS_CHOICE = ("release", "release_front")
@@ -26,6 +27,9 @@ def gather(
 ) -> Round:
     """Return the round that the replies make.
 
+    A reply that does not have the payload which the request implies is a failure of its node, and so is one that
+    cannot be added to the others: the round goes on without the node.
+
     Args:
         request: as it was sent.
         replies: in the order of `request.nodes`, one for each; taken one by one, so that a sum keeps none of them.
@@ -34,8 +38,9 @@ def gather(
         common, private: the frames that went out, for the traffic.
 
     Raises:
-        RunError: below the quorum, with both numbers and the reasons; or replies that cannot be added.
+        RunError: below the quorum, with both numbers and the reasons.
     """
+    request = expecting(request)
     down = dict.fromkeys(request.nodes, common.encoded)
     payload_down = dict.fromkeys(request.nodes, common.payload)
     for node, frame in private.items():
@@ -53,6 +58,10 @@ def gather(
         if reply.status is not Status.OK:
             failures.append(reply)
             continue
+        wrong = "" if request.expected is None else fault(reply.payload, request.expected(reply.node))
+        if wrong:
+            failures.append(failed(reply, wrong))
+            continue
         per_node[reply.node] = {
             name: float(value) for name, value in reply.payload.items() if name in SHOWN and value.numel() == 1
         }
@@ -60,6 +69,11 @@ def gather(
             kept.append(reply)
         else:
             folded.add(reply)
+    for odd in folded.outvoted() if folded is not None else ():
+        failures.append(odd)
+        del per_node[odd.node]
+    place = {node: number for number, node in enumerate(request.nodes)}
+    failures.sort(key=lambda failure: place[failure.node])
     there = {Status.NEEDS_SNAPSHOT, Status.REFUSED} if request.task in OWNERS_CHOICE else {Status.NEEDS_SNAPSHOT}
     if len(per_node) + sum(failure.status in there for failure in failures) < min(quorum, len(request.nodes)):
         raise RunError(
@@ -69,6 +83,11 @@ def gather(
     traffic = Traffic(payload_down, payload_up, down, up)
     answers = (folded.reply(),) if folded is not None and per_node else tuple(kept)
     return Round(answers, tuple(failures), traffic, per_node)
+
+
+def failed(reply: Reply, reason: str) -> Reply:
+    """Return the failure of a node whose reply cannot be used."""
+    return Reply(reply.header, reply.node, Status.FAILED, reason)
 
 
 def _reasons(failures: list[Reply]) -> str:
@@ -83,28 +102,33 @@ def _reasons(failures: list[Reply]) -> str:
 
 
 class RunningSum:
-    """Adds payloads in the order they come, floats in float64, integers as int64: no reply is kept."""
+    """Adds payloads in the order they come, floats in float64, integers as int64: no reply is kept.
+
+    Payloads of different forms cannot be added: each form has a sum of its own, and the one of most nodes counts.
+    """
 
     def __init__(self, header: Header) -> None:
         self._header = header
-        self._totals: dict[str, torch.Tensor] = {}
+        self._totals: dict[Form, dict[str, torch.Tensor]] = {}
+        self._forms: dict[str, Form] = {}
 
     def add(self, reply: Reply) -> None:
-        """Add one reply's payload; raises `RunError` where its entries are not those of the first reply."""
+        """Add one reply's payload to the sum of its form."""
         wide = {n: v.double() if v.is_floating_point() else v.long() for n, v in reply.payload.items()}
-        if not self._totals:
-            self._totals = {name: value.clone() for name, value in wide.items()}
+        form = self._forms[reply.node] = Form.of(reply.payload)
+        if form not in self._totals:
+            self._totals[form] = {name: value.clone() for name, value in wide.items()}
             return
-        found, wanted = ({n: (tuple(v.shape), v.dtype) for n, v in d.items()} for d in (wide, self._totals))
-        if found != wanted:
-            odd = min(name for name in {*found, *wanted} if found.get(name) != wanted.get(name))
-            raise RunError(
-                f"{reply.node} answers {odd!r} as {found.get(odd, 'nothing')}, the nodes before it as "
-                f"{wanted.get(odd, 'nothing')}: a sum needs the same entries, shapes and types of all nodes"
-            )
         for name, value in wide.items():
-            self._totals[name].add_(value)
+            self._totals[form][name].add_(value)
+
+    def outvoted(self) -> list[Reply]:
+        """Return a failure for each node whose payload has not the form of most nodes."""
+        reasons = outvoted(self._forms)
+        return [Reply(self._header, node, Status.FAILED, reason) for node, reason in reasons.items()]
 
     def reply(self) -> Reply:
-        """Return the aggregate reply."""
-        return Reply(self._header, AGGREGATE, payload=self._totals)
+        """Return the aggregate reply: the sum over the nodes that are not outvoted."""
+        odd = outvoted(self._forms)
+        usual = next(form for node, form in self._forms.items() if node not in odd)
+        return Reply(self._header, AGGREGATE, payload=self._totals[usual])

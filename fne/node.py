@@ -11,7 +11,7 @@ import functools
 import hashlib
 import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -158,6 +158,15 @@ class Worker:
         """Where data and module are, and where surrogates are computed."""
         return self._device if self._evaluator is None else self._evaluator.device
 
+    def apart(self) -> dict[str, Worker]:
+        """Return a worker for each node, as sites on machines of their own have: they share the model alone."""
+        workers = {}
+        for name, node in self.nodes.items():
+            replica = None if self.replica is None else self.replica.anew()
+            workers[name] = Worker({name: node}, self._evaluator, replica=replica, device=self._device)
+            workers[name].pinned, workers[name].only = self.pinned, self.only
+        return workers
+
     def run(self, request: Request) -> Iterator[Reply]:
         """Yield one reply for each addressed node that this worker hosts, in the request's order.
 
@@ -183,6 +192,7 @@ class Worker:
 
     def _run(self, nodes: Sequence[Node], request: Request) -> Iterator[Reply]:
         pending = list(nodes)
+        asked = replace(request, nodes=())  # another engine's worker hosts others: no task may depend on them
         try:
             task = task_of(request)
         except FneError as error:
@@ -192,7 +202,7 @@ class Worker:
             kept = [dict(node.memory) for node in pending]
             answered = 0
             try:
-                payloads = iter(task(self, tuple(pending), request))
+                payloads = iter(task(self, tuple(pending), asked))
                 for node in pending:
                     payload = next(payloads, None)
                     if payload is None:
@@ -233,8 +243,7 @@ def task_of(request: Request) -> Callable[[Worker, Sequence[Node], Request], Ite
 
 def payload_of(request: Request, node: Node) -> Tensors:
     """Return what the request says to this node: the common tensors and its private ones."""
-    private = request.private.get(node.name)
-    return {**request.common, **private} if private else request.common
+    return request.addressed(node.name)
 
 
 @functools.lru_cache(maxsize=64)  # they seldom change from step to step

@@ -14,13 +14,20 @@ from torch import Tensor
 from fne import randomness
 from fne.archive import MEASURED, POINTS, held, measure_asked, runs_of
 from fne.node import Node, Worker, payload_of
+from fne.payloads import Entry, Payload
 from fne.registry import Key, register
 from fne.surrogates import rbfn
 from fne.surrogates.rbfn import Network
 from fne.types import Header, Request, Tensors
 
 
-@register("task", "measure")
+def measure_payload(request: Request, node: str) -> Payload:
+    """Return what `measure` yields: values, and where there are any."""
+    size = tuple(request.common["points"].shape[:2])
+    return {"value": Entry("float", size), "count": Entry("int", size, least=0, most=1)}
+
+
+@register("task", "measure", payload=measure_payload)
 def measure_task(
     worker: Worker,
     nodes: Sequence[Node],
@@ -45,7 +52,19 @@ def measure_task(
         yield {"value": value, "count": count}
 
 
-@register("task", "surrogate")
+def surrogate_payload(request: Request, node: str) -> Payload:
+    """Return what `surrogate` yields: the networks of the runs for which one is wanted."""
+    own, points = request.addressed(node), request.common["points"]
+    runs = len(own.get("fit", own.get("runs", points)))
+    told = {"samples": Entry("int", (runs,), least=0)}
+    if runs:
+        size = runs, int(request.options["centres"])
+        told |= {"widths": Entry("float", size), "weights": Entry("float", size), "bias": Entry("float", (runs,)),
+                 "centres": Entry("float", (*size, points.shape[-1]))}  # fmt: skip
+    return told
+
+
+@register("task", "surrogate", payload=surrogate_payload)
 def surrogate_task(
     worker: Worker,
     nodes: Sequence[Node],
@@ -75,7 +94,7 @@ def surrogate_task(
     told = {name: getattr(network, name).float().cpu() for name in ("centres", "widths", "weights", "bias")}
     told["samples"] = counts
     for rows in torch.arange(sum(sizes)).tensor_split(torch.tensor(sizes).cumsum(0)[:-1]):
-        yield {name: values[rows] for name, values in told.items()}
+        yield {name: values[rows] for name, values in told.items() if len(rows) or name == "samples"}
 
 
 def _recalled(node: Node, runs: Tensor, points: Tensor) -> tuple[Tensor, Tensor]:

@@ -34,7 +34,7 @@ from fne.errors import ConfigError, FneError, did_you_mean
 from fne.settings import Key, either, model_of
 
 __all__ = ["KINDS", "Entry", "Key", "add_plugin", "catalogue", "declared", "entry", "load", "plugin_digests",
-           "register", "settings_model"]  # fmt: skip
+           "register", "settings_model", "traits"]  # fmt: skip
 
 KINDS = ("strategy", "model", "data", "partition", "problem", "engine", "task")
 RESERVED = {"seed"}
@@ -44,6 +44,9 @@ TAKEN = {
     **dict.fromkeys(("noise", "infeasible", "known"), ("problem",)),
 }  # fmt: skip
 """Keys of the config section itself, which no setting of these kinds can have."""
+
+TRAITS: dict[str, tuple[str, ...]] = {"task": ("payload",)}
+"""Traits that each kind may declare: `payload` is what a node task yields, see `fne.payloads`."""
 
 T = TypeVar("T")
 
@@ -77,15 +80,25 @@ class Entry:
 
 
 _registered: dict[tuple[str, str], Any] = {}
+_traits: dict[tuple[str, str], dict[str, Any]] = {}
 _plugin_entries: dict[tuple[str, str], Entry] = {}
 _plugin_files: dict[str, tuple[Path, str]] = {}
 """Module -> file and SHA-256 of what was read."""
 
 
-def register(kind: str, name: str) -> Callable[[T], T]:
-    """Decorate a class or function to give it a name; two things of one kind and name are an error."""
+def register(kind: str, name: str, **traits: Any) -> Callable[[T], T]:
+    """Decorate a class or function to give it a name; two things of one kind and name are an error.
+
+    Args:
+        kind, name: what is registered, as literal strings.
+        traits: what is declared of the thing beside its settings, by the names in `TRAITS`.
+    """
     if kind not in KINDS:
         raise FneError(f"cannot register {name!r} as {kind!r}: kinds are {', '.join(KINDS)}")
+    unknown = sorted(traits.keys() - set(TRAITS.get(kind, ())))
+    if unknown:
+        known = ", ".join(TRAITS.get(kind, ())) or "no traits"
+        raise FneError(f"cannot register {kind} {name!r} with {unknown[0]!r}: a {kind} declares {known}")
 
     def decorate(thing: T) -> T:
         there = _registered.get((kind, name))
@@ -95,6 +108,7 @@ def register(kind: str, name: str) -> Callable[[T], T]:
                 "rename one (a module imported under two names counts as two)"
             )
         _registered[kind, name] = thing
+        _traits[kind, name] = traits
         return thing
 
     return decorate
@@ -123,6 +137,12 @@ def load(kind: str, name: str) -> Any:
     found = entry(kind, name)
     _import(found)
     return _registered[kind, name]
+
+
+def traits(kind: str, name: str) -> Mapping[str, Any]:
+    """Import a registered object and return the traits that it was registered with."""
+    load(kind, name)
+    return _traits.get((kind, name), {})
 
 
 def settings_model(found: Entry) -> type[BaseModel]:

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 from fne.errors import RunError
+from fne.gather import failed
+from fne.payloads import Form, outvoted
 from fne.types import GIVEN, Engine, Reply, Request, Round, Status, Traffic
 
 
@@ -31,10 +33,11 @@ class Relaying:
     def send(self, request: Request) -> Round:
         """Return what the engine does; of a request with a `relay` the answers of those who were given the result.
 
-        Failures and traffic are of both. Without any result there is nothing to pass on, and no answer.
+        Failures and traffic are of both. Without any result there is nothing to pass on, and no answer. Of single
+        answers those are passed on that have the form of most nodes; the others are failures.
 
         Raises:
-            RunError: as the engine does; a node of the relay does not exist; or single answers cannot be stacked.
+            RunError: as the engine does; or a node of the relay does not exist.
         """
         relay = request.relay
         if relay is None:
@@ -46,13 +49,14 @@ class Relaying:
         first = self._engine.send(replace(request, relay=None))
         if not first.replies:
             return first
-        common = {GIVEN + name: value for name, value in _result(request, first.replies).items()}
+        result, odd = _result(request, first.replies)
+        common = {GIVEN + name: value for name, value in result.items()}
         passed = Request(request.header, relay.task, relay.nodes, common, relay.private, relay.options)
         second = ask_few(self._engine, passed)
         bill = Bill()
         bill.add(first.traffic)
         bill.add(second.traffic)
-        return Round(second.replies, (*first.failures, *second.failures), bill.total(), second.per_node)
+        return Round(second.replies, (*first.failures, *odd, *second.failures), bill.total(), second.per_node)
 
     def save(self, step: int) -> None:
         """Let the engine keep the nodes' memory."""
@@ -79,19 +83,14 @@ def ask_few(engine: Engine, request: Request) -> Round:
         return Round((), failures, Bill().total())
 
 
-def _result(request: Request, replies: Sequence[Reply]) -> dict[str, Tensor]:
-    """Return the entries of the sum, or those of all replies, stacked along a new first axis."""
-    first, *others = replies
+def _result(request: Request, replies: Sequence[Reply]) -> tuple[dict[str, Tensor], list[Reply]]:
+    """Return what is passed on, and the replies that cannot be: entries of the sum, or of all replies, stacked."""
     if request.reduce == "sum":
-        return dict(first.payload)
-    wanted = {name: (value.dtype, value.shape) for name, value in first.payload.items()}
-    for reply in others:
-        if {name: (value.dtype, value.shape) for name, value in reply.payload.items()} != wanted:
-            raise RunError(
-                f"step {request.header.step}: {reply.node} answers other entries, shapes or types than {first.node}: "
-                "they cannot be stacked for a relay"
-            )
-    return {name: torch.stack([reply.payload[name] for reply in replies]) for name in first.payload}
+        return dict(replies[0].payload), []
+    odd = outvoted({reply.node: Form.of(reply.payload) for reply in replies})
+    usual = [reply.payload for reply in replies if reply.node not in odd]
+    stacked = {name: torch.stack([payload[name] for payload in usual]) for name in usual[0]}
+    return stacked, [failed(reply, odd[reply.node]) for reply in replies if reply.node in odd]
 
 
 class Bill:

@@ -17,6 +17,7 @@ from fne.archive import MEASURED, POINTS, objective_of
 from fne.errors import DataWarning, RunError
 from fne.evolution.indicators import front_of
 from fne.node import Node, RefusedError, Worker
+from fne.payloads import Entry, Payload
 from fne.registry import register
 from fne.types import Header, Request, Result, Round, Tensors
 
@@ -35,7 +36,17 @@ def check_release(node: Node) -> None:
 
 
 # ------------------------------------------------------------------------------------------------ nodes
-@register("task", "release")
+def release_payload(request: Request, node: str) -> Payload:
+    """Return what `release` yields: a point and its value of each run."""
+    return {"point": Entry("float", (None, None)), "value": Entry("float", (None,))}
+
+
+def release_front_payload(request: Request, node: str) -> Payload:
+    """Return what `release_front` yields: points and their values of each run."""
+    return {name: Entry("float", (None, None, None)) for name in ("points", "values")}
+
+
+@register("task", "release", payload=release_payload)
 def release_task(worker: Worker, nodes: Sequence[Node], request: Request) -> Iterator[Tensors]:
     """Tell the best point that the node has measured, and its value: what an owner agrees to at a run's end.
 
@@ -49,7 +60,7 @@ def release_task(worker: Worker, nodes: Sequence[Node], request: Request) -> Ite
         yield {"point": node.memory[POINTS][rows, best], "value": values[rows, best]}
 
 
-@register("task", "release_front")
+@register("task", "release_front", payload=release_front_payload)
 def release_front_task(worker: Worker, nodes: Sequence[Node], request: Request) -> Iterator[Tensors]:
     """Tell those of the node's points that no other one of it dominates, and their values.
 

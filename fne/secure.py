@@ -20,7 +20,8 @@ import torch
 from torch import Tensor
 
 from fne.errors import RunError
-from fne.gather import OWNERS_CHOICE
+from fne.gather import OWNERS_CHOICE, failed
+from fne.payloads import Form, expecting, fault, outvoted
 from fne.privacy import keys
 from fne.privacy.hidden import ProtocolError
 from fne.privacy.messages import (
@@ -41,10 +42,11 @@ from fne.privacy.opening import opened
 from fne.privacy.protocol import CHECKS, LEAST, SEALED_BYTES, Offer, Tag, boxed, check_count, enough, threshold
 from fne.privacy.ring import Words
 from fne.privacy.shares import SHARE_BYTES
-from fne.privacy.vectors import Form, unflatten
+from fne.privacy.vectors import unflatten, vector_words
 from fne.relaying import Bill, ask_few
 from fne.types import (
     AGGREGATE,
+    GIVEN,
     Engine,
     Header,
     Metrics,
@@ -93,6 +95,7 @@ class SecureEngine:
             RunError: the request is not for a sum, or its relay is not one of the nodes; fewer nodes than a secure sum
                 needs, or what they answer is wrong.
         """
+        request = expecting(request)
         step, relay = request.header.step, request.relay
         self._figures = {}
         if request.reduce == "none" and request.task in OWNERS_CHOICE and relay is None:
@@ -154,13 +157,15 @@ class SecureEngine:
         failures += asked.failures
         if header.attempt == 0 and any(failure.status is Status.NEEDS_SNAPSHOT for failure in failures):
             return self._without(failures)
-        offers = {self._place(reply.node): reply for reply in asked.replies}
+        form, odd = self._usual_form(request, asked.replies, header)
+        failures += odd
+        left_out = {failure.node for failure in odd}
+        offers = {self._place(reply.node): reply for reply in asked.replies if reply.node not in left_out}
         participants = sorted(offers)
         receiver = self._place(opener) if opener else None
         if receiver is not None and receiver not in offers:
             return self._without(failures)
         self._check(len(participants), enough(len(members)), tag, failures)
-        form = self._form(offers, header)
         read = {place: self._offer(reply, header, members, receiver) for place, reply in offers.items()}
         sealed = self._sealed(members, read)
         own = {opener: {PARTICIPANTS: _places(participants), **sealed.pop(opener)}} if opener else {}
@@ -172,7 +177,7 @@ class SecureEngine:
         survivors = [place for place in participants if self._names[place] not in gone]
         self._check(len(survivors), enough(len(members)), tag, failures)
         apart = 0 if receiver is None else 1
-        total = self._total(added, tag, form.words(len(members)) + apart * CHECKS, len(survivors) - apart)
+        total = self._total(added, tag, vector_words(form, len(members)) + apart * CHECKS, len(survivors) - apart)
         names = tuple(self._names[place] for place in survivors)
         helped = self._phase(Request(header, "secure_shares", names, {MEMBERS: _places(survivors)}, own, told))
         silent = [failure for failure in helped.failures if failure.node == opener]
@@ -185,7 +190,7 @@ class SecureEngine:
         self._check(len(answers), threshold(len(members)), tag, helped.failures)
         words = opened(tag, self._names, read, members, total.numpy().view("uint64"), survivors, answers, receiver)
         if request.relay is not None:
-            return self._passed_on(request, header, words, failures, len(survivors))
+            return self._passed_on(request, header, words, form, failures, len(survivors))
         payload, clipped = unflatten(words, form, len(members))
         self._figures = {"participants": len(survivors), **({"clipped": clipped} if self._clip else {})}
         if "samples" in payload and payload["samples"].numel() == 1:
@@ -194,11 +199,18 @@ class SecureEngine:
         return Round((aggregate,), tuple(failures), self._bill.total())
 
     def _passed_on(
-        self, request: Request, header: Header, words: Words, failures: Sequence[Reply], participants: int
+        self,
+        request: Request,
+        header: Header,
+        words: Words,
+        form: Form,
+        failures: Sequence[Reply],
+        participants: int,
     ) -> Round:
         """Give the rest of a sum to the node that opens it, and return what it answers."""
-        assert request.relay is not None
-        nodes, private = request.relay.nodes, request.relay.private
+        relay = request.relay
+        assert relay is not None
+        nodes, private = relay.nodes, relay.private
         own = {node: private[node] for node in nodes if node in private}
         asked = Request(header, "secure_receive", nodes, {TOTAL: words_tensor(words)}, own, {"task": request.task})
         done = ask_few(self._engine, asked)
@@ -209,6 +221,11 @@ class SecureEngine:
         self._check_header(reply, header)
         payload = dict(reply.payload)
         clipped = payload.pop(CLIPPED, None)
+        given = {GIVEN + name: torch.empty(shape, device="meta") for name, _, shape in form.entries}
+        work = expecting(Request(header, relay.task, nodes, given, private, relay.options))
+        wrong = "" if work.expected is None else fault(payload, work.expected(reply.node))
+        if wrong:
+            return self._without([*failures, failed(reply, wrong)])
         self._figures = {"participants": participants, **({} if clipped is None else {"clipped": int(clipped)})}
         answer = Reply(replace(request.header, run=self._run), reply.node, payload=payload)
         return Round((answer,), tuple(failures), self._bill.total())
@@ -229,7 +246,7 @@ class SecureEngine:
             request, header=header, task="secure_offer", nodes=tuple(n for n in request.nodes if n in names),
             common={**request.common, MEMBERS: _places(members)},
             private={node: own for node, own in request.private.items() if node in names},
-            options=options, reduce="none", relay=None,
+            options=options, reduce="none", relay=None, expected=None,
         )  # fmt: skip
 
     def _sealed(self, members: Sequence[int], offers: Mapping[int, Offer]) -> dict[str, Tensors]:
@@ -242,20 +259,24 @@ class SecureEngine:
             sealed[self._names[to]] = {SEALED: rows(texts)}
         return sealed
 
-    def _form(self, offers: Mapping[int, Reply], header: Header) -> Form:
-        """Return the form of all vectors; raises `RunError` where one node's is another."""
-        forms = {
-            reply.node: Form.from_bytes(self._text(reply, header, "form"), reply.node) for reply in offers.values()
-        }
-        first, *others = forms
-        for node in others:
-            if forms[node] != forms[first]:
-                odd = sorted({*forms[node].entries} ^ {*forms[first].entries})[0][0]
-                raise RunError(
-                    f"{node} answers {odd!r} in another form than {first}: a sum needs the same entries, shapes and "
-                    "types of all nodes"
-                )
-        return forms[first]
+    def _usual_form(self, request: Request, replies: Sequence[Reply], header: Header) -> tuple[Form, list[Reply]]:
+        """Return the form of the vectors that are added, and a failure for each node whose vector has another form."""
+        forms: dict[str, Form] = {}
+        reasons: dict[str, str] = {}
+        for reply in replies:
+            try:
+                form = Form.from_bytes(self._text(reply, header, "form"))
+            except ValueError as error:
+                reasons[reply.node] = str(error)
+                continue
+            wrong = "" if request.expected is None else form.fault(request.expected(reply.node))
+            if wrong:
+                reasons[reply.node] = wrong
+            else:
+                forms[reply.node] = form
+        reasons |= outvoted(forms)
+        usual = next((form for node, form in forms.items() if node not in reasons), Form(()))
+        return usual, [failed(reply, reasons[reply.node]) for reply in replies if reply.node in reasons]
 
     def _offer(self, reply: Reply, header: Header, members: Sequence[int], receiver: int | None) -> Offer:
         sealed = self._texts(reply, header, "sealed", len(members) - 1, SEALED_BYTES)

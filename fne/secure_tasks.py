@@ -25,6 +25,7 @@ import torch
 from fne.errors import RunError
 from fne.gather import OWNERS_CHOICE
 from fne.node import Node, RefusedError, Worker, task_of
+from fne.payloads import Entry, Form, Payload
 from fne.privacy.hidden import ProtocolError
 from fne.privacy.keys import KEY_BYTES, SIGNATURE_BYTES, Identity
 from fne.privacy.messages import (
@@ -51,7 +52,8 @@ from fne.privacy.messages import (
 from fne.privacy.protocol import SEALED_BYTES, Errand, Tag
 from fne.privacy.ring import OutOfRangeError
 from fne.privacy.session import Session
-from fne.privacy.vectors import Form, flatten, unflatten
+from fne.privacy.shares import SHARE_BYTES
+from fne.privacy.vectors import flatten, unflatten
 from fne.registry import Key, register
 from fne.types import GIVEN, Relay, Request, Tensors
 
@@ -88,7 +90,12 @@ def _identity(node: Node) -> Identity:
 
 
 # ------------------------------------------------------------------------------------------------ keys
-@register("task", "secure_keys")
+def keys_payload(request: Request, node: str) -> Payload:
+    """Return what `secure_keys` yields: a public key and its signature."""
+    return {"key": Entry("bytes", (1, KEY_BYTES)), "signature": Entry("bytes", (1, SIGNATURE_BYTES))}
+
+
+@register("task", "secure_keys", payload=keys_payload)
 def keys_task(worker: Worker, nodes: Sequence[Node], request: Request) -> Iterator[Tensors]:
     """Begin a session with new keys. Yields `key`, uint8 `[1, 32]`, and `signature`, uint8 `[1, 64]`."""
     for node in nodes:
@@ -98,7 +105,7 @@ def keys_task(worker: Worker, nodes: Sequence[Node], request: Request) -> Iterat
         yield {"key": rows([key]), "signature": rows([signature])}
 
 
-@register("task", "secure_peers")
+@register("task", "secure_peers", payload=lambda request, node: {"echo": Entry("bytes", (1, SIGNATURE_BYTES))})
 def peers_task(
     worker: Worker,
     nodes: Sequence[Node],
@@ -117,7 +124,7 @@ def peers_task(
         yield {"echo": rows([echo])}
 
 
-@register("task", "secure_confirm")
+@register("task", "secure_confirm", payload=lambda request, node: {})
 def confirm_task(worker: Worker, nodes: Sequence[Node], request: Request) -> Iterator[Tensors]:
     """Check that all have the same list. Takes `members [m]` and their `echoes [m, 64]`, yields nothing."""
     with _refusing():
@@ -129,7 +136,15 @@ def confirm_task(worker: Worker, nodes: Sequence[Node], request: Request) -> Ite
 
 
 # ------------------------------------------------------------------------------------------------ a sum
-@register("task", "secure_offer")
+def offer_payload(request: Request, node: str) -> Payload:
+    """Return what `secure_offer` yields: messages to the other members, and the form of the vector to come."""
+    return {
+        "sealed": Entry("bytes", (len(request.common[MEMBERS]) - 1, SEALED_BYTES)), "box": Entry("bytes", (1, None)),
+        "commitment": Entry("bytes", (1, KEY_BYTES)), "form": Entry("bytes", (1, None)),
+    }  # fmt: skip
+
+
+@register("task", "secure_offer", payload=offer_payload)
 def offer_task(
     worker: Worker,
     nodes: Sequence[Node],
@@ -147,7 +162,7 @@ def offer_task(
     same of what becomes of the sum: their keys are bound to it, and tensors of a node's own are refused.
 
     Takes what that task takes, and `members [n]`. Yields `sealed`, uint8 `[n - 1, 82]`, `box`, `commitment` and `form`,
-    uint8 all: see `fne.privacy.session.Offer` and `fne.privacy.vectors.Form`.
+    uint8 all: see `fne.privacy.session.Offer` and `fne.payloads.Form`.
     """
     tag, header = _tag(request, task), replace(request.header, attempt=attempt)
     common = {name: value for name, value in request.common.items() if not name.startswith(PREFIX)}
@@ -183,7 +198,12 @@ def offer_task(
         yield {"sealed": rows(offer.sealed)} | {name: rows(texts) for name, texts in told.items()}
 
 
-@register("task", "secure_vector")
+def vector_payload(request: Request, node: str) -> Payload:
+    """Return what `secure_vector` yields: a masked vector, and the mark of the sum that the vector is of."""
+    return {"vector": Entry("int", (None,)), "mark": Entry("int", (1,))}
+
+
+@register("task", "secure_vector", payload=vector_payload)
 def vector_task(
     worker: Worker,
     nodes: Sequence[Node],
@@ -203,7 +223,7 @@ def vector_task(
         yield {"vector": words_tensor(words), "mark": torch.tensor([mark(tag)])}
 
 
-@register("task", "secure_shares")
+@register("task", "secure_shares", payload=lambda request, node: {"shares": Entry("bytes", (None, SHARE_BYTES))})
 def shares_task(
     worker: Worker,
     nodes: Sequence[Node],

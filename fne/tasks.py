@@ -8,6 +8,7 @@ are as short as they can be instead, and cannot be added.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Literal
 
@@ -19,8 +20,9 @@ from fne.descent import descend
 from fne.errors import RunError
 from fne.evolution import reduction, shaping
 from fne.evolution.population import cleaned
-from fne.evolution.rank_one import RankOne, received
+from fne.evolution.rank_one import RankOne, individuals, received
 from fne.node import Node, Worker, payload_of
+from fne.payloads import COUNT, Entry, Payload
 from fne.registry import Key, register
 from fne.types import Request, Samples, Tensors
 
@@ -28,7 +30,13 @@ BUFFER = "buffer."
 REDUCED = "reduced"
 
 
-@register("task", "fitness")
+def fitness_payload(request: Request, node: str) -> Payload:
+    """Return what `fitness` yields: losses summed over the samples, and the number of samples."""
+    outputs = None if request.options.get("per_output") else 1
+    return {"loss": Entry("float", (individuals(request.addressed(node)), outputs)), "samples": COUNT}
+
+
+@register("task", "fitness", payload=fitness_payload)
 def fitness_task(
     worker: Worker,
     nodes: Sequence[Node],
@@ -89,7 +97,19 @@ def _reduced(
         yield {"loss": errors, "samples": torch.tensor([len(node.data)])}
 
 
-@register("task", "ranking")
+def ranking_payload(request: Request, node: str) -> Payload:
+    """Return what `ranking` yields for the form of answer that is asked for."""
+    size = individuals(request.addressed(node))
+    most = None if size is None else 2.0 * (size - 1)
+    told: dict[str, dict[str, Entry]] = {
+        "levels": {"levels": Entry("int", (size,), least=0), "ends": Entry("float", (2,))},
+        "ranks": {"ranks": Entry("int", (size,), least=0, most=most)},
+        "sign": {"signs": Entry("bytes", (None if size is None else math.ceil(size / 16),))},
+    }
+    return {**told[str(request.options["answer"])], "samples": COUNT, "nonfinite": Entry("int", (1,), 0, size)}
+
+
+@register("task", "ranking", payload=ranking_payload)
 def ranking_task(
     worker: Worker,
     nodes: Sequence[Node],
@@ -192,7 +212,24 @@ def _drawn(node: Node, request: Request, count: int) -> Samples:
     return part
 
 
-@register("task", "train")
+def train_payload(request: Request, node: str) -> Payload:
+    """Return what `train` yields: the change of the parameters, the buffers, the loss and the number of samples."""
+    given = request.addressed(node)
+    buffers = {
+        name: Entry("float" if value.is_floating_point() else "int", tuple(value.shape))
+        for name, value in given.items() if name.startswith(BUFFER)
+    }  # fmt: skip
+    delta = Entry("float", tuple(given["parameters"].shape))
+    return {"delta": delta, **buffers, "loss": Entry("float", (1,)), "samples": COUNT}
+
+
+def private_payload(request: Request, node: str) -> Payload:
+    """Return what private trainings yield: the change of the parameters, and that one node has taken part."""
+    delta = Entry("float", tuple(request.addressed(node)["parameters"].shape))
+    return {"delta": delta, "clients": Entry("int", (1,), least=1, most=1)}
+
+
+@register("task", "train", payload=train_payload)
 def train_task(
     worker: Worker,
     nodes: Sequence[Node],

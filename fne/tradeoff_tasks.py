@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fne.descent import descend_together
 from fne.node import Node, Worker
+from fne.payloads import COUNT, Entry, Payload
 from fne.privacy.compression import prepare
 from fne.registry import Key, register
 from fne.types import Request, Tensors
@@ -18,7 +19,14 @@ from fne.types import Request, Tensors
 UPDATE = "update."
 
 
-@register("task", "train_candidates")
+def candidates_payload(request: Request, node: str) -> Payload:
+    """Return what `train_candidates` yields: an encoded update of each candidate, and the number of samples."""
+    count = len(request.common["parameters"])
+    updates = {f"{UPDATE}{i}": Entry("bytes", (None,)) for i in range(count)}
+    return {**updates, "diverged": Entry("bytes", (count,), most=1), "samples": COUNT}
+
+
+@register("task", "train_candidates", payload=candidates_payload)
 def train_candidates_task(
     worker: Worker,
     nodes: Sequence[Node],

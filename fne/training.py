@@ -125,11 +125,12 @@ def _run(
     config, strategy, watch = experiment.config, experiment.strategy, experiment.config.watch
     connect: Callable[..., Engine] = registry.load("engine", config.engine.name)
     with contextlib.ExitStack() as stack:
+        if config.secure:
+            secure_only(experiment.worker)  # before engines give each node a worker of its own
         nodes = connect(experiment.worker, f"{config.name}-s{config.seed}", folder, **config.engine.settings)
         engine: Engine = Relaying(nodes)
         codec, secured = None, None
         if config.secure:
-            secure_only(experiment.worker)
             engine = secured = SecureEngine(nodes, clip=config.secure == "clip")
         if config.wire == "lineage":
             named = {"strategy": config.strategy.name, "seed": config.seed, "settings": config.strategy.settings}

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from fne.evolution.genome import Layout
     from fne.findings import FileReport, Finding
+    from fne.payloads import Payload
 
 PROTOCOL_VERSION = 1
 AGGREGATE = "*"
@@ -82,12 +83,15 @@ class Request:
     Args:
         header: run, seed, step, attempt.
         task: registered name of the node task, such as `fitness`.
-        nodes: addressees, in the order in which replies are folded.
+        nodes: addressees, in the order in which replies are folded. Frames do not name them, and a node task sees
+            none: whatever a task needs to know of the others is among its options or tensors.
         common: tensors for every addressee.
         private: further tensors for single addressees.
         options: small validated values that the task takes, such as the name of a loss.
         reduce: `sum` lets the engine answer with one aggregate reply (payloads added in the order of `nodes`).
         relay: nodes that are given what came of it; the round then holds their answers.
+        expected: addressee -> the payload that its reply must have; the server's alone, it is not sent. Engines fill it
+            in from the declaration of the task, see `fne.payloads.expecting`.
     """
 
     header: Header
@@ -98,6 +102,12 @@ class Request:
     options: Mapping[str, Scalar] = field(default_factory=dict)
     reduce: Literal["none", "sum"] = "none"
     relay: Relay | None = None
+    expected: Callable[[str], Payload] | None = field(default=None, repr=False, compare=False)
+
+    def addressed(self, node: str) -> Tensors:
+        """Return what the request says to a node: the common tensors and the private ones of this node."""
+        private = self.private.get(node)
+        return {**self.common, **private} if private else self.common
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import re
 import warnings
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,8 @@ from fne.node import Secrets, Worker
 from fne.randomness import chosen_node
 from fne.relaying import Relaying
 from fne.search import Search, build_search
+from fne.secure import SecureEngine
+from fne.secure_tasks import secure_only
 from fne.space import FrontTask, Space, Variable
 from fne.strategies.fdd_ea_mo import fdd_ea_mo
 from fne.training import train
@@ -222,6 +226,48 @@ def test_where_the_chosen_node_fails_another_one_goes_on_from_the_whole_populati
     second = search.worker.nodes[chosen_node(0, 2, others)]
     assert second.memory["asked"].tolist() == [22]
     assert search.worker.nodes[first].memory["asked"].tolist() == [20]
+
+
+class Lying(Worker):
+    """A worker whose chosen node tells survivors that there are not, at one step."""
+
+    survivors = torch.zeros(1, 1, dtype=torch.int16)
+
+    def run(self, request: Request) -> Iterator[Reply]:
+        for reply in super().run(request):
+            lies = request.header.step == 3 and "survivors" in reply.payload
+            yield replace(reply, payload={**reply.payload, "survivors": self.survivors}) if lies else reply
+
+
+@pytest.mark.parametrize("secure", [False, True])
+@pytest.mark.parametrize(
+    ("survivors", "said"),
+    [
+        (torch.zeros(1, 1, dtype=torch.int16), r"answers 'survivors' as int \[1, 1\], must be int \[1, 10"),
+        (torch.full((1, 10), 20, dtype=torch.int16), "answers 'survivors' = 20, must be at most 19"),
+        (torch.full((1, 10), -2, dtype=torch.int16), "answers 'survivors' = -2, must be at least -1"),
+    ],
+)
+def test_a_chosen_node_that_lies_is_named_and_another_one_goes_on(secure: bool, survivors: Tensor, said: str) -> None:
+    """With 10 places, and as many candidates, the places of a second generation are 0 to 19."""
+    strategy = "fdd_ea_dh" if secure else "fdd_ea_mo"
+    given = config(
+        strategy, infill="aggregator", rounds=1, release=False, population=10, secure=secure, problem={"nodes": 5}
+    )
+    search = build_search(load_config(given))
+    worker = Lying(search.worker.nodes)
+    worker.survivors = survivors
+    if secure:
+        secure_only(worker)
+    plain = LocalEngine(worker)
+    told: list[Reply] = []
+    run(search.strategy, SecureEngine(plain) if secure else Relaying(plain),
+        callbacks=[lambda s, r, m: told.extend(r.failures)])  # fmt: skip
+    (failure,) = told
+    names = tuple(f"node-{i:03d}" for i in range(5))
+    assert failure.node == chosen_node(0, 1, names)
+    assert re.search(said, failure.reason)
+    assert search.strategy.done
 
 
 def test_a_node_that_cannot_fit_is_left_out_of_its_round() -> None:

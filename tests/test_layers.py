@@ -17,7 +17,7 @@ LAYERS = {
     "fne.calling": 0,
     "fne.findings": 0,
     "fne.evolution": 1, "fne.surrogates": 1, "fne.objective": 1, "fne.privacy": 1,
-    "fne.augment": 1, "fne.wire": 1, "fne.device": 1,
+    "fne.augment": 1, "fne.payloads": 1, "fne.wire": 1, "fne.device": 1,
     "fne.validation": 1, "fne.measuring": 1, "fne.own_problems": 1,
     "fne.node": 2, "fne.tasks": 2, "fne.gather": 2, "fne.averaging": 2, "fne.asking": 2, "fne.evolving": 2,
     "fne.private_averaging": 2, "fne.secure": 2, "fne.secure_tasks": 2, "fne.secure_checks": 2,
@@ -112,7 +112,9 @@ MODULES = modules()
 
 @pytest.mark.parametrize("module", MODULES)
 def test_no_module_is_long(module: str) -> None:
-    assert len(MODULES[module].read_text().splitlines()) <= 500, "a module is one idea: look again whether this one is two"
+    assert len(MODULES[module].read_text().splitlines()) <= 500, (
+        "a module is one idea: look again whether this one is two"
+    )
 
 
 @pytest.mark.parametrize("module", MODULES)

@@ -312,19 +312,3 @@ def test_cuda_that_is_not_there_is_an_error() -> None:
     with pytest.raises(RunError, match=r"engine\.device = 'cuda': torch sees no CUDA device"):
         resolve_device({"device": "cuda", "threads": 0})
     assert resolve_device({"device": "auto", "threads": 1})[0].type == "cpu"
-
-
-@pytest.mark.parametrize(
-    ("second", "said"),
-    [
-        ({"loss": torch.ones(2)}, "n1 answers 'samples' as nothing"),
-        ({"loss": torch.ones(3), "samples": torch.tensor([1])}, r"n1 answers 'loss' as \(\(3,\), torch.float64\)"),
-        ({"loss": torch.ones(2), "samples": torch.tensor([1.0])}, "n1 answers 'samples'"),
-        ({"loss": torch.ones(2), "samples": torch.tensor([1]), "more": torch.ones(1)}, "n1 answers 'more'"),
-    ],
-)
-def test_a_sum_needs_the_same_entries_of_all(second: dict[str, torch.Tensor], said: str) -> None:
-    total = RunningSum(Header(0, 0))
-    total.add(Reply(Header(0, 0), "n0", payload={"loss": torch.ones(2), "samples": torch.tensor([1])}))
-    with pytest.raises(RunError, match=said):
-        total.add(Reply(Header(0, 0), "n1", payload=second))

@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from fne.config import load_config
-from fne.engines.local import LocalEngine
 from fne.errors import RunError
 from fne.loop import run
 from fne.measuring import MeasurementWarning
@@ -20,7 +19,7 @@ from fne.registry import catalogue, entry, load
 from fne.search import Search, build_search
 from fne.space import Problem
 from fne.training import train
-from fne.types import AGGREGATE, Request, Strategy
+from fne.types import AGGREGATE, Engine, Request, Strategy
 from fne.watch.history import read_history
 
 SEARCHES = [name for name, found in catalogue("strategy").items() if found.task == "SearchTask"]
@@ -47,15 +46,16 @@ def settings(name: str, **more: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def search(name: str, **more: Any) -> tuple[Search, LocalEngine]:
+def search(name: str, engine: str = "local", **more: Any) -> tuple[Search, Engine]:
     config = load_config(settings(name, **more))
     made = build_search(config)  # type: ignore[arg-type]
-    return made, LocalEngine(made.worker)
+    return made, load("engine", engine)(made.worker)
 
 
+@pytest.mark.parametrize("engine_name", catalogue("engine"))
 @pytest.mark.parametrize("name", SEARCHES)
-def test_search_keeps_the_contract(name: str) -> None:
-    made, engine = search(name, strategy={"runs": 2})
+def test_search_keeps_the_contract(name: str, engine_name: str) -> None:
+    made, engine = search(name, engine_name, strategy={"runs": 2})
     strategy = made.strategy
     assert isinstance(strategy, Strategy)
     horizon = strategy.horizon
@@ -71,7 +71,9 @@ def test_search_keeps_the_contract(name: str) -> None:
         assert all(torch.equal(again.common[key], value) for key, value in request.common.items())
         points = request.common.get("points")
         assert points is None or bool((points.abs() <= 1).all())
-        metrics = strategy.tell(engine.send(again))
+        round_ = engine.send(again)
+        assert round_.failures == (), "its nodes' answers have the form that the request implies"
+        metrics = strategy.tell(round_)
         assert strategy.step == step + 1
         assert step - 2 <= metrics["round"] <= step  # beside the queries a start, values of old points, a release
         assert metrics["evaluations"] > 0
@@ -88,14 +90,16 @@ def test_search_keeps_the_contract(name: str) -> None:
     torch.testing.assert_close(final.values, best.amin(dim=0))
 
 
+@pytest.mark.parametrize("engine_name", catalogue("engine"))
 @pytest.mark.parametrize("name", SEARCHES)
-def test_search_goes_on_from_its_checkpoint_bit_for_bit(name: str, tmp_path: Path) -> None:
-    whole = train(settings(name), out=tmp_path / "whole")
+def test_search_goes_on_from_its_checkpoint_bit_for_bit(name: str, engine_name: str, tmp_path: Path) -> None:
+    config = settings(name, engine={"name": engine_name, "threads": 1})
+    whole = train(config, out=tmp_path / "whole")
     steps = whole["steps"]
     if steps > 1:
-        stopped = train(settings(name), out=tmp_path / "part", stop_after=steps // 2)
+        stopped = train(config, out=tmp_path / "part", stop_after=steps // 2)
         assert not stopped["finished"]
-    resumed = train(None, resume=tmp_path / "part") if steps > 1 else train(settings(name), out=tmp_path / "part")
+    resumed = train(None, resume=tmp_path / "part") if steps > 1 else train(config, out=tmp_path / "part")
     for key in ("best_value", "best_point", "best_values_exact", "evaluations", "bytes_up_per_node"):
         assert resumed[key] == whole[key]
     lines = [

@@ -304,15 +304,6 @@ def test_a_masked_weighted_mean_is_the_plain_one_to_nine_digits(data: st.DataObj
     assert float(got["loss"]) / int(got["samples"]) == pytest.approx(float(mean), rel=1e-9)
 
 
-@pytest.mark.parametrize("raw", [b"", b"{}", b"[[1]]", b'[["a",true,[-1]]]', b'[["a",true,"x"]]', b"\xff"])
-def test_a_form_that_cannot_be_read_names_its_sender(raw: bytes) -> None:
-    form = vectors.Form.of({"b": torch.ones(2, 3), "a": torch.tensor(3)})
-    assert vectors.Form.from_bytes(form.to_bytes(), "n1") == form
-    if raw != b"{}":
-        with pytest.raises(ProtocolError, match="n1: "):
-            vectors.Form.from_bytes(raw, "n1")
-
-
 # ------------------------------------------------------------------------------------------------ keys
 def test_agreement_is_x25519() -> None:
     """RFC 7748, section 5.2, the first vector."""
@@ -1427,8 +1418,11 @@ def test_what_is_not_finite_comes_out_as_in_a_plain_sum(
 
 def test_nodes_must_answer_in_one_form(lab: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
     use(monkeypatch, lambda name: ONE if name != "n4" else {"x": torch.ones(2)})
-    with pytest.raises(RunError, match="n4 answers 'x' in another form than n2: a sum needs the same entries"):
-        lab.secured.send(fitness(task="t", options={}))
+    round_ = lab.secured.send(fitness(task="t", options={}))
+    (failure,) = round_.failures
+    assert failure.node == "n4"
+    assert failure.reason.startswith("answers 'x' as float [2], 5 of 6 nodes as float [")
+    assert torch.equal(round_.replies[0].payload["x"], 5 * ONE["x"].double())
 
 
 def changed(node: str, **payload: Tensor | None) -> Callable[[tuple[Reply, ...]], tuple[Reply, ...]]:
@@ -1466,7 +1460,6 @@ def of_step(node: str, step: int) -> Callable[[tuple[Reply, ...]], tuple[Reply, 
             changed("n1", box=bytes_of(1, 9)),
             r"n1 answers torch.uint8 \[1, 9\] as 'box', must be uint8 \[1, 176\]",
         ),
-        ("offer", changed("n1", form=bytes_of(1, 9)), "n1: what it says of its vector cannot be read"),
         ("offer", changed("n1", commitment=bytes_of(1, 32)), "the shares of the mask of n1 do not fit together"),
         ("offer", changed("n1", sealed=bytes_of(5, 82)), "what n1 sealed is not what arrived"),
         ("vector", changed(AGGREGATE, mark=torch.tensor([5])), "one of 6 vectors is of another sum"),
@@ -1489,6 +1482,16 @@ def test_answers_that_were_changed_on_their_way_are_errors(
     )
     with pytest.raises(RunError, match=said):
         lab.secured.send(fitness(1))
+
+
+def test_a_form_that_cannot_be_read_puts_its_node_out_of_the_sum(lab: SimpleNamespace) -> None:
+    change = changed("n1", form=bytes_of(1, 9))
+    lab.tap.spoil = lambda request, round_: (
+        replace(round_, replies=change(round_.replies)) if request.task == "secure_offer" else round_
+    )
+    round_ = lab.secured.send(fitness(1))
+    assert [(f.node, f.reason) for f in round_.failures] == [("n1", "what it says of its vector cannot be read")]
+    assert round_.replies
 
 
 def test_a_vector_of_another_sum_is_noticed_and_is_not_without_its_mark(

@@ -22,6 +22,7 @@ from fne import registry, secure_tasks
 from fne.engines.local import LocalEngine
 from fne.errors import RunError, SettingError
 from fne.node import Node, RefusedError, Secrets, Worker, payload_of
+from fne.payloads import Form
 from fne.privacy import keys, messages, protocol, ring, shares
 from fne.privacy.exchange import Exchange
 from fne.privacy.hidden import ProtocolError
@@ -30,7 +31,7 @@ from fne.privacy.opening import opened
 from fne.privacy.protocol import CHECKS, Errand, Offer, Tag, enough, threshold
 from fne.privacy.ring import Words
 from fne.privacy.session import Session
-from fne.privacy.vectors import Form
+from fne.privacy.vectors import vector_words
 from fne.randomness import chosen_node
 from fne.registry import Key
 from fne.relaying import Relaying
@@ -684,7 +685,7 @@ def test_a_sum_takes_four_exchanges_and_its_bytes_are_as_the_docs_say() -> None:
     round_ = lab.secured.send(lab.ask(1))
     assert lab.tap.tasks == [*KEYS_OF_A_RUN, *A_SUM * 2]
     form = Form((("n", False, (2,)), ("x", True, (6,))))
-    words, described, candidates = form.words(n), len(form.to_bytes()), 8
+    words, described, candidates = vector_words(form, n), len(form.to_bytes()), 8
     for name in lab.names:
         receives = name == lab.chosen()
         up = 115 * n - 67 + 2 if receives else 147 * n - 59 + 8 * words

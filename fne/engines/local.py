@@ -8,15 +8,12 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from fne import wire
-from fne.engines.presence import Presence
-from fne.errors import CheckpointError
-from fne.files import read_torch, torch_bytes, write_atomically
+from fne.engines.memory import read_memory, write_memory
+from fne.engines.presence import LEFT, Presence
 from fne.gather import gather
 from fne.node import Worker
 from fne.registry import Key, register
 from fne.types import Reply, Request, Round, Status, Tensors
-
-KEPT_STEPS = 2
 
 
 @register("engine", "local")
@@ -66,16 +63,14 @@ class LocalEngine:
         return round_
 
     def _replies(self, request: Request) -> Iterator[Reply]:
-        there = self._presence.there(request.header.step)
-        absent = [name for name in request.nodes if name in self._worker.nodes and name not in there]
-        needed = max(0, min(self._quorum, len(request.nodes)) - (len(request.nodes) - len(absent)))
-        there |= set(absent[:needed])  # they stay until the step is over: it would end the run
-        answers = self._worker.run(replace(request, nodes=tuple(name for name in request.nodes if name in there)))
+        gone = self._presence.gone(request.header.step, request.nodes)
+        there = tuple(name for name in request.nodes if name not in gone)
+        answers = self._worker.run(replace(request, nodes=there))
         for name in request.nodes:
-            if name in there:
+            if name in gone:
+                yield Reply(request.header, name, Status.GONE, LEFT)
+            elif name in self._worker.nodes:
                 yield next(answers)
-            elif name in absent:
-                yield Reply(request.header, name, Status.GONE, "the node has left")
         yield from answers  # to their end: it may tell that a task has gone wrong
 
     def inspect(self, node: str) -> Tensors:
@@ -84,23 +79,10 @@ class LocalEngine:
 
     # -------------------------------------------------------------------------------------------- memory
     def save(self, step: int) -> None:
-        """Write the nodes' memory and the worker's lineage to `nodes/` of the run folder; the last two steps are kept.
-
-        Later steps are of a future that was abandoned by going back: they go, lest they push out good ones.
-        """
-        if self._folder is None:
-            return
-        folder = self._folder / "nodes"
-        folder.mkdir(exist_ok=True)
-        memory = {name: node.memory for name, node in self._worker.nodes.items() if node.memory}
-        replica = self._worker.replica.state_dict() if self._worker.replica else {}
-        path = folder / f"step-{step:09d}.pt"
-        write_atomically(path, torch_bytes({"nodes": memory, "replica": replica}))
-        held = sorted(folder.glob("step-*.pt"))
-        kept = held[: held.index(path) + 1][-KEPT_STEPS:]
-        for other in held:
-            if other not in kept:
-                other.unlink()
+        """Write the nodes' memory and the worker's lineage to `nodes/` of the run folder."""
+        if self._folder is not None:
+            replica = self._worker.replica.state_dict() if self._worker.replica else {}
+            write_memory(self._folder, step, self._worker.nodes, replica)
 
     def load(self, step: int) -> None:
         """Take the nodes' memory back to `step`.
@@ -109,17 +91,9 @@ class LocalEngine:
             CheckpointError: that step is not held.
         """
         assert self._folder is not None
-        path = self._folder / "nodes" / f"step-{step:09d}.pt"
-        if not path.is_file():
-            held = sorted(p.name for p in path.parent.glob("step-*.pt"))
-            raise CheckpointError(f"{path}: the nodes' memory of step {step} is missing; held: {held}")
-        held = read_torch(path)
-        if not isinstance(held, dict) or held.keys() != {"nodes", "replica"}:
-            raise CheckpointError(f"{path}: not what this version keeps of the nodes; start a new run")
-        for name, node in self._worker.nodes.items():
-            node.memory = dict(held["nodes"].get(name, {}))
+        replica = read_memory(self._folder, step, self._worker.nodes)
         if self._worker.replica:
-            self._worker.replica.load_state_dict(held["replica"])
+            self._worker.replica.load_state_dict(replica)
         self._step = step
 
     def close(self) -> None:

@@ -9,6 +9,8 @@ import torch
 
 from fne.randomness import generator
 
+LEFT = "the node has left"
+
 
 class Presence:
     """Nodes that come and go: each is away for whole stretches of steps, drawn by the run's name, the same at any time.
@@ -35,6 +37,13 @@ class Presence:
             return self._nodes
         known = self.there(step) | self.there(step - 1)
         return tuple(name for name in self._nodes if name in known)
+
+    def gone(self, step: int, addressees: Sequence[str]) -> frozenset[str]:
+        """Return the addressees that have left; as many stay as the quorum needs, for the run would end without."""
+        there = self.there(step)
+        absent = [name for name in addressees if name in self._nodes and name not in there]
+        needed = max(0, min(self._least, len(addressees)) - (len(addressees) - len(absent)))
+        return frozenset(absent[needed:])
 
     def _there(self, step: int) -> frozenset[str]:
         if not self._away:

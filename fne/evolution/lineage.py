@@ -108,6 +108,10 @@ class Replica:
         self._make = make
         self._forget()
 
+    def anew(self) -> Replica:
+        """Return the copy of another worker, which holds nothing yet."""
+        return Replica(self._make)
+
     def _forget(self) -> None:
         self._run, self._step = "", -1
         self._origin = torch.empty(0, dtype=torch.uint8)

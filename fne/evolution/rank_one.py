@@ -116,6 +116,13 @@ class RankOne:
         return some.parameters(layout, torch.arange(len(some), device=self.centre.device)), factors
 
 
+def individuals(tensors: Tensors) -> int | None:
+    """Return how many candidates a message holds, `P`; `None` where it holds none."""
+    if "factors" in tensors:
+        return 2 * len(tensors["factors"])
+    return len(tensors["population"]) if "population" in tensors else None
+
+
 def received(tensors: Tensors, layout: Layout) -> Tensor | RankOne:
     """Return the candidates that a message holds: `population`, or the three tensors in its place.
 

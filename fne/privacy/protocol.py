@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fne.payloads import Form
 from fne.privacy import keys, shares
 from fne.privacy.hidden import ProtocolError
 from fne.privacy.ring import Words
-from fne.privacy.vectors import Form
 from fne.types import Request
 
 LEAST = 4

@@ -11,54 +11,27 @@ ordinary entries, so they are inside.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from fne.payloads import Form
 from fne.privacy import keys, ring
-from fne.privacy.hidden import ProtocolError
 from fne.privacy.ring import Words
 
 
-@dataclass(frozen=True)
-class Form:
-    """What a vector is of: `(name, whether floats, shape)` of each entry, by name in order; all nodes' are equal."""
+def floats_in(form: Form) -> int:
+    """Return how many floats a payload of this form has."""
+    return sum(math.prod(shape) for _, is_float, shape in form.entries if is_float)
 
-    entries: tuple[tuple[str, bool, tuple[int, ...]], ...]
 
-    @classmethod
-    def of(cls, payload: Mapping[str, Tensor]) -> Form:
-        """Return the form of a payload."""
-        return cls(tuple((n, v.is_floating_point(), tuple(v.shape)) for n, v in sorted(payload.items())))
-
-    def floats(self) -> int:
-        """Return how many floats there are."""
-        return sum(math.prod(shape) for _, is_float, shape in self.entries if is_float)
-
-    def words(self, nodes: int) -> int:
-        """Return the length of the vector."""
-        numbers = sum(math.prod(shape) for _, _, shape in self.entries)
-        return numbers + ring.packed_size(2 * self.floats(), nodes) + 1
-
-    def to_bytes(self) -> bytes:
-        """Return it as JSON."""
-        return json.dumps(self.entries, separators=(",", ":")).encode()
-
-    @classmethod
-    def from_bytes(cls, raw: bytes, whose: str) -> Form:
-        """Return the form of `to_bytes`; raises `ProtocolError` that names `whose` it is for anything else."""
-        try:
-            entries = tuple((str(n), bool(f), tuple(int(size) for size in shape)) for n, f, shape in json.loads(raw))
-        except (ValueError, TypeError):
-            raise ProtocolError(f"{whose}: what it says of its vector cannot be read") from None
-        if any(size < 0 for _, _, shape in entries for size in shape):
-            raise ProtocolError(f"{whose}: its vector has a negative size")
-        return cls(entries)
+def vector_words(form: Form, nodes: int) -> int:
+    """Return the length of the vector of a payload of this form, of a sum over so many nodes."""
+    numbers = sum(math.prod(shape) for _, _, shape in form.entries)
+    return numbers + ring.packed_size(2 * floats_in(form), nodes) + 1
 
 
 def flatten(payload: Mapping[str, Tensor], nodes: int, *, clip: bool = False) -> Words:
@@ -100,7 +73,7 @@ def unflatten(words: Words, form: Form, nodes: int) -> tuple[dict[str, Tensor], 
         nodes: as of `flatten`, whoever of them is in the sum.
     """
     numbers = sum(math.prod(shape) for _, _, shape in form.entries)
-    counters = ring.unpack(words[numbers:-1], nodes, 2 * form.floats())
+    counters = ring.unpack(words[numbers:-1], nodes, 2 * floats_in(form))
     payload: dict[str, Tensor] = {}
     at = counted = 0
     for name, is_float, shape in form.entries:

@@ -32,10 +32,11 @@ from fne.privacy.accountant import Accountant, Mechanism, multiplier
 from fne.privacy.compression import clipped, noised
 from fne.private_averaging import PrivateAveraging
 from fne.registry import Key, register
+from fne.tasks import private_payload
 from fne.types import LearningTask, Request, Scalar, Tensors
 
 
-@register("task", "train_clipped")
+@register("task", "train_clipped", payload=private_payload)
 def train_clipped_task(
     worker: Worker,
     nodes: Sequence[Node],

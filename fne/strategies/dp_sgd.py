@@ -31,10 +31,11 @@ from fne.node import Node, Worker, payload_of
 from fne.privacy.accountant import Accountant, Mechanism
 from fne.private_averaging import PrivateAveraging
 from fne.registry import Key, register
+from fne.tasks import private_payload
 from fne.types import LearningTask, Request, Scalar, Tensors
 
 
-@register("task", "train_dp_sgd")
+@register("task", "train_dp_sgd", payload=private_payload)
 def train_dp_sgd_task(
     worker: Worker,
     nodes: Sequence[Node],

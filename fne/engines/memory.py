@@ -1,0 +1,49 @@
+"""Snapshots of the nodes' memory in the run folder, as engines keep them that host all nodes in one process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fne.errors import CheckpointError
+from fne.files import read_torch, torch_bytes, write_atomically
+from fne.node import Node
+
+KEPT_STEPS = 2
+
+
+def write_memory(run_folder: Path, step: int, nodes: Mapping[str, Node], replica: Mapping[str, Any]) -> None:
+    """Write the nodes' memory and what workers hold of the lineage to `nodes/`; the last two steps are kept.
+
+    Snapshots after `step` belong to an abandoned branch: they are deleted, so that they do not displace valid ones.
+    """
+    folder = run_folder / "nodes"
+    folder.mkdir(exist_ok=True)
+    memory = {name: node.memory for name, node in nodes.items() if node.memory}
+    path = folder / f"step-{step:09d}.pt"
+    write_atomically(path, torch_bytes({"nodes": memory, "replica": dict(replica)}))
+    held = sorted(folder.glob("step-*.pt"))
+    kept = held[: held.index(path) + 1][-KEPT_STEPS:]
+    for other in held:
+        if other not in kept:
+            other.unlink()
+
+
+def read_memory(run_folder: Path, step: int, nodes: Mapping[str, Node]) -> dict[str, Any]:
+    """Take the nodes' memory back to `step`, and return what the workers held of the lineage.
+
+    Raises:
+        CheckpointError: that step is not held, or its file is not what this version writes.
+    """
+    path = run_folder / "nodes" / f"step-{step:09d}.pt"
+    if not path.is_file():
+        held = sorted(p.name for p in path.parent.glob("step-*.pt"))
+        raise CheckpointError(f"{path}: the nodes' memory of step {step} is missing; held: {held}")
+    snapshot = read_torch(path)
+    if not isinstance(snapshot, dict) or snapshot.keys() != {"nodes", "replica"}:
+        raise CheckpointError(f"{path}: not what this version keeps of the nodes; start a new run")
+    for name, node in nodes.items():
+        node.memory = dict(snapshot["nodes"].get(name, {}))
+    replica: dict[str, Any] = snapshot["replica"]
+    return replica

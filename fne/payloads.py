@@ -1,0 +1,160 @@
+"""Payload declarations: the entries that a request implies for the answer of a node.
+
+A node task is registered with the payload that it yields, a function of the request and of the addressee's name:
+
+    def vote_payload(request: Request, node: str) -> Payload:
+        return {"votes": Entry("int", (len(request.common["candidates"]),), least=0)}
+
+    @register("task", "vote", payload=vote_payload)
+    def vote_task(worker, nodes, request): ...
+
+The engine holds every reply to the declaration before a strategy sees the reply: a node whose answer has another form
+is named and left out, and the round goes on with the others. The declaration is evaluated on the request as the
+strategy made it, so codecs call `expecting` before they take tensors out of the request.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+
+from fne import registry
+from fne.errors import FneError
+from fne.types import Request, Tensors
+
+Kind = Literal["float", "int", "bytes"]
+"""Numbers that may be fractions, whole numbers of any width (booleans included), or uint8 alone."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One tensor of a payload.
+
+    Args:
+        kind: of its elements; how wide they are is the node's choice.
+        shape: sizes; `None` where the request does not imply the size.
+        least, most: bounds of every element, both included; NaN is within no bounds.
+        optional: whether the entry may be left out.
+    """
+
+    kind: Kind
+    shape: tuple[int | None, ...]
+    least: float | None = None
+    most: float | None = None
+    optional: bool = False
+
+    def __str__(self) -> str:
+        sizes = ", ".join("n" if size is None else str(size) for size in self.shape)
+        return f"{'uint8' if self.kind == 'bytes' else self.kind} [{sizes}]"
+
+
+Payload = Mapping[str, Entry]
+COUNT = Entry("int", (1,), least=0)
+"""A node's number of samples."""
+
+
+def expecting(request: Request) -> Request:
+    """Return the request with the payload that its task declares; an unknown task and a plugin may declare none."""
+    if request.expected is not None:
+        return request
+    try:
+        declared = registry.traits("task", request.task).get("payload")
+    except FneError:  # the nodes refuse the task by name
+        return request
+    return request if declared is None else replace(request, expected=functools.partial(declared, request))
+
+
+def fault(payload: Tensors, expected: Payload) -> str:
+    """Return what is wrong with a payload, or nothing."""
+    wrong = Form.of(payload).fault(expected)
+    if wrong:
+        return wrong
+    for name, value in payload.items():
+        entry = expected[name]
+        if entry.kind == "bytes" and value.dtype != torch.uint8:
+            return f"answers {name!r} as {value.dtype}, must be {entry}"
+        for bound, beyond, word in ((entry.least, value.lt, "at least"), (entry.most, value.gt, "at most")):
+            outside = beyond(bound) | value.isnan() if bound is not None else None
+            if outside is not None and bool(outside.any()):
+                return f"answers {name!r} = {value[outside][0].item():g}, must be {word} {bound:g}"
+    return ""
+
+
+# ------------------------------------------------------------------------------------------------ forms
+@dataclass(frozen=True)
+class Form:
+    """The form of a payload that is added up: `(name, whether floats, shape)` of each entry, sorted by name."""
+
+    entries: tuple[tuple[str, bool, tuple[int, ...]], ...]
+
+    @classmethod
+    def of(cls, payload: Tensors) -> Form:
+        """Return the form of a payload."""
+        return cls(tuple((n, v.is_floating_point(), tuple(v.shape)) for n, v in sorted(payload.items())))
+
+    def to_bytes(self) -> bytes:
+        """Return the form as JSON."""
+        return json.dumps(self.entries, separators=(",", ":")).encode()
+
+    @classmethod
+    def from_bytes(cls, raw: bytes) -> Form:
+        """Return the form of `to_bytes`; raises `ValueError` for anything else."""
+        try:
+            entries = tuple((str(n), bool(f), tuple(int(size) for size in shape)) for n, f, shape in json.loads(raw))
+        except (ValueError, TypeError, OverflowError, RecursionError):
+            raise ValueError("what it says of its vector cannot be read") from None
+        if any(size < 0 for _, _, shape in entries for size in shape):
+            raise ValueError("its vector has a negative size")
+        return cls(entries)
+
+    def fault(self, expected: Payload) -> str:
+        """Return what about the form does not fit a declared payload, or nothing."""
+        found = {name: (is_float, shape) for name, is_float, shape in self.entries}
+        for name, entry in expected.items():
+            if name not in found:
+                if not entry.optional:
+                    return f"answers no {name!r}, must be {entry}"
+                continue
+            is_float, shape = found[name]
+            if is_float != (entry.kind == "float") or not _fits(shape, entry.shape):
+                return f"answers {name!r} as {_described(self, name)}, must be {entry}"
+        extra = sorted(found.keys() - expected.keys())
+        return f"answers {extra[0]!r}, which was not asked for" if extra else ""
+
+
+def outvoted(forms: Mapping[str, Form]) -> dict[str, str]:
+    """Return the nodes whose form is not the one of most nodes (where two are equally common, of the first), and why.
+
+    Args:
+        forms: by node, in the order of the request.
+    """
+    counts = Counter(forms.values())
+    if len(counts) < 2:
+        return {}
+    usual, voters = counts.most_common(1)[0]  # of equals the first one that was met
+    reasons = {}
+    for node, form in forms.items():
+        if form != usual:
+            name = sorted({*form.entries} ^ {*usual.entries})[0][0]
+            reasons[node] = (
+                f"answers {name!r} as {_described(form, name)}, {voters} of {len(forms)} nodes as "
+                f"{_described(usual, name)}: a sum needs the same entries and shapes of all nodes"
+            )
+    return reasons
+
+
+def _fits(found: tuple[int, ...], wanted: tuple[int | None, ...]) -> bool:
+    return len(found) == len(wanted) and all(w is None or w == f for f, w in zip(found, wanted, strict=True))
+
+
+def _described(form: Form, name: str) -> str:
+    for entry, is_float, shape in form.entries:
+        if entry == name:
+            return f"{'float' if is_float else 'int'} {list(shape)}"
+    return "nothing"
