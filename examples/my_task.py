@@ -12,12 +12,19 @@ import torch
 from torch import Tensor
 
 from fne.node import Node, Worker, payload_of
+from fne.payloads import COUNT, Entry, Payload
 from fne.randomness import derive_seed, generator
 from fne.registry import Key, register
 from fne.types import Header, LearningTask, Metrics, Request, Result, Round, Tensors
 
 
-@register("task", "vote")
+def vote_payload(request: Request, node: str) -> Payload:
+    """Return what `vote` yields; a node whose answer has another form is named and left out."""
+    individuals = len(request.common["population"])
+    return {"votes": Entry("int", (individuals,), least=0, most=1), "samples": COUNT}
+
+
+@register("task", "vote", payload=vote_payload)
 def vote(
     worker: Worker,
     nodes: Sequence[Node],

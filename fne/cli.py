@@ -261,11 +261,15 @@ def _tables(summaries: Sequence[dict[str, Any]], bytes_: bool) -> None:
 
 def _show(done: Sequence[dict[str, Any]], bytes_: bool) -> None:
     """Print the tables of finished runs, their folders, and how to go on."""
+    from fne.watch.attendance import failure_lines
     from fne.watch.report import grouped
 
     finished = [summary for summary in done if summary["finished"]]
     if finished:
         _tables(grouped(finished), bytes_)
+    for summary in finished:
+        for line in failure_lines(summary.get("failures") or {}):
+            print(f"{summary['folder']}: {line}")
     for summary in done:
         state = "" if summary["finished"] else f"  stopped after step {summary['steps']}"
         print(f"run folder: {summary['folder']}{state}")

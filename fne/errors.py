@@ -51,6 +51,10 @@ class DataWarning(UserWarning):
     """Something about the data that the user should know before believing a figure; the run goes on."""
 
 
+class NodeWarning(DataWarning):
+    """Nodes that often gave no answer of use: what a run yields is that of the others."""
+
+
 class CheckpointError(FneError):
     """A checkpoint that is missing, damaged, or belongs to another run."""
 

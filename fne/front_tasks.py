@@ -32,7 +32,7 @@ from fne.errors import RunError
 from fne.evolution import rvea
 from fne.evolution.real_coded import take
 from fne.front_choice import chosen_points, measure_chosen, padded
-from fne.node import Node, RefusedError, Worker
+from fne.node import DeclinedError, Node, Worker
 from fne.payloads import Entry, Payload
 from fne.payloads import Kind as PayloadKind
 from fne.privacy import ring
@@ -251,7 +251,7 @@ def select_task(
         bounds = _bounds(node, request, runs, arithmetic, weight, normalise)
         candidates, taken = memory[CANDIDATES][runs], torch.ones(bounds.shape[:2], dtype=torch.bool)
         if publish and not objective_of(node).publishes:
-            raise RefusedError("its owner does not let all be told which points it chose")
+            raise DeclinedError("its owner does not let all be told which points it chose")
         if arithmetic == "masked":  # copies have masks of their own, so other bounds: one of them is enough
             taken = torch.stack([_first_of_equals(of_run) for of_run in candidates])
         even = _even_vectors(bounds.shape[2], population)

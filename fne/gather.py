@@ -15,6 +15,8 @@ OWNERS_CHOICE = ("release", "release_front")
 """Tasks by which nodes publish what they found; an owner may refuse, and that is an answer like another."""
 SHOWN = ("samples", "loss", "nonfinite")
 """What of a node's answer the history may show under its name, where it is one number."""
+_THERE = {Status.NEEDS_SNAPSHOT, Status.DECLINED}
+"""Statuses of nodes that are there, though nothing of what they answer is of use."""
 
 
 def gather(
@@ -34,7 +36,7 @@ def gather(
         request: as it was sent.
         replies: in the order of `request.nodes`, one for each; taken one by one, so that a sum keeps none of them.
         quorum: valid replies that a round needs, of fewer addressees all of them; a node that asks for a snapshot
-            counts, since it is there, and so does one that refuses what is its owner's choice.
+            counts, since it is there, and so does one whose owner declines.
         common, private: the frames that went out, for the traffic.
 
     Raises:
@@ -74,8 +76,7 @@ def gather(
         del per_node[odd.node]
     place = {node: number for number, node in enumerate(request.nodes)}
     failures.sort(key=lambda failure: place[failure.node])
-    there = {Status.NEEDS_SNAPSHOT, Status.REFUSED} if request.task in OWNERS_CHOICE else {Status.NEEDS_SNAPSHOT}
-    if len(per_node) + sum(failure.status in there for failure in failures) < min(quorum, len(request.nodes)):
+    if len(per_node) + sum(failure.status in _THERE for failure in failures) < min(quorum, len(request.nodes)):
         raise RunError(
             f"step {request.header.step}: {len(per_node)} of {len(request.nodes)} nodes answered, "
             f"engine.quorum = {quorum}{_reasons(failures)}"

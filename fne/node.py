@@ -38,6 +38,10 @@ class RefusedError(Exception):
     """Raised by a task for a request that this node will not answer; the text is the reply's reason."""
 
 
+class DeclinedError(RefusedError):
+    """Raised by a task for a request that is the owner's choice, which the owner does not agree to."""
+
+
 class Secrets(Hidden):
     """A node's secret key, and what it holds of a run's secure sums: neither is printed, copied or serialised.
 
@@ -261,6 +265,8 @@ def _checked(
 def _status(error: Exception) -> Status:
     if isinstance(error, BehindError):
         return Status.NEEDS_SNAPSHOT
+    if isinstance(error, DeclinedError):
+        return Status.DECLINED
     return Status.REFUSED if isinstance(error, RefusedError) else Status.FAILED
 
 

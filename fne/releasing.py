@@ -16,7 +16,7 @@ from torch import Tensor
 from fne.archive import MEASURED, POINTS, objective_of
 from fne.errors import DataWarning, RunError
 from fne.evolution.indicators import front_of
-from fne.node import Node, RefusedError, Worker
+from fne.node import DeclinedError, Node, Worker
 from fne.payloads import Entry, Payload
 from fne.registry import register
 from fne.types import Header, Request, Result, Round, Tensors
@@ -26,11 +26,11 @@ def check_release(node: Node) -> None:
     """Raise what a task that releases says in the place of what a node found.
 
     Raises:
-        RefusedError: its owner declines.
+        DeclinedError: its owner declines.
         RunError: nothing was ever asked of it.
     """
     if objective_of(node).declines:
-        raise RefusedError("its owner declines to release what it found")
+        raise DeclinedError("its owner declines to release what it found")
     if POINTS not in node.memory:
         raise RunError("nothing was ever asked of this node")
 

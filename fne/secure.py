@@ -264,8 +264,9 @@ class SecureEngine:
         forms: dict[str, Form] = {}
         reasons: dict[str, str] = {}
         for reply in replies:
+            raw = self._text(reply, header, "form")
             try:
-                form = Form.from_bytes(self._text(reply, header, "form"))
+                form = Form.from_bytes(raw)
             except ValueError as error:
                 reasons[reply.node] = str(error)
                 continue

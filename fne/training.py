@@ -14,6 +14,7 @@ import signal
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ import torch
 from fne import loop, registry
 from fne.codec import LineageCodec
 from fne.config import Config, LearningConfig, SearchConfig
-from fne.errors import RunError
+from fne.errors import NodeWarning, RunError
 from fne.evolution.fitness import DISPLAY_SIGN
 from fne.experiment import Experiment, build
 from fne.files import write_atomically
@@ -52,6 +53,7 @@ from fne.secure import SecureEngine
 from fne.secure_checks import check_secure
 from fne.secure_tasks import secure_only
 from fne.types import Callback, Engine, Metrics, Round, Strategy
+from fne.watch.attendance import warning_of
 from fne.watch.checkpoint import Checkpoint
 from fne.watch.front_view import FrontView
 from fne.watch.history import History
@@ -249,6 +251,9 @@ def _finish(
         "threads": torch.get_num_threads(),
         "folder": str(folder),
     }
+    often = warning_of(summary["failures"], len(experiment.nodes))
+    if often:
+        warnings.warn(often, NodeWarning, stacklevel=2)
     summary = {key: _plain(value) for key, value in summary.items()}
     write_atomically(folder / SUMMARY, json.dumps(summary, indent=1).encode())
     return summary

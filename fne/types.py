@@ -38,6 +38,8 @@ class Status(StrEnum):
 
     OK = "ok"
     REFUSED = "refused"
+    DECLINED = "declined"
+    """The node's owner does not agree: an answer like another, and no failure."""
     FAILED = "failed"
     NEEDS_SNAPSHOT = "needs_snapshot"
     GONE = "gone"

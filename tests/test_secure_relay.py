@@ -21,7 +21,7 @@ from torch import Tensor
 from fne import registry, secure_tasks
 from fne.engines.local import LocalEngine
 from fne.errors import RunError, SettingError
-from fne.node import Node, RefusedError, Secrets, Worker, payload_of
+from fne.node import DeclinedError, Node, RefusedError, Secrets, Worker, payload_of
 from fne.payloads import Form
 from fne.privacy import keys, messages, protocol, ring, shares
 from fne.privacy.exchange import Exchange
@@ -889,8 +889,8 @@ def test_a_request_with_a_relay_is_a_sum_like_others(
 def release(worker: Worker, nodes: Sequence[Node], request: Request) -> Iterator[Tensors]:
     for node in nodes:
         if node.name == "n2":
-            raise RefusedError("its owner declines")
-        yield {"samples": torch.tensor([int(node.name[1:])])}
+            raise DeclinedError("its owner declines")
+        yield {"point": torch.zeros(1, 2), "value": torch.tensor([float(node.name[1:])])}
 
 
 def test_owners_publish_or_decline_each_for_itself_and_nothing_else_is_answered(
@@ -901,7 +901,7 @@ def test_owners_publish_or_decline_each_for_itself_and_nothing_else_is_answered(
     lab.secured.send(lab.ask())
     asked = lab.ask(1, relay=None, task="release", reduce="none", common={})
     round_ = lab.secured.send(asked)
-    assert [(r.node, r.payload["samples"].item()) for r in round_.replies] == [("n0", 0), ("n1", 1), ("n3", 3)]
+    assert [(r.node, r.payload["value"].item()) for r in round_.replies] == [("n0", 0), ("n1", 1), ("n3", 3)]
     assert [(f.node, f.reason) for f in round_.failures] == [("n2", "its owner declines")]
     metrics: dict[str, Any] = {}
     lab.secured.observe(None, round_, metrics)  # type: ignore[arg-type]

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fne.types import Metrics, Round, Strategy
+from fne.watch.attendance import Attendance
 
 _SIZES = {
     "bytes_down": "encoded_down", "bytes_up": "encoded_up", "payload_down": "payload_down", "payload_up": "payload_up",
@@ -43,6 +44,7 @@ class Totals:
         self._bytes = {name: _Ledger({}) for name in _SIZES}
         self._figures: dict[str, Any] = {"round": 0}
         self._snapshots = 0
+        self._attendance = Attendance()
         self._accuracy_best: float | None = None
         self._cpu, self._wall, self._cpu_total = 0.0, 0.0, 0.0
         self._begun = time.process_time() if begun is None else begun
@@ -57,6 +59,7 @@ class Totals:
         for name, ledger in self._bytes.items():
             ledger.add(getattr(round_.traffic, _SIZES[name]))
         self._snapshots += round_.traffic.snapshots
+        self._attendance.add(round_)
         metrics["snapshots_total"] = self._snapshots
         metrics.update(self._per_node(metrics["_nodes"], federated=not getattr(strategy, "pooled", False)))
         for name in ("round", "evaluations", "accuracy_validation", "loss_best", "loss_validation"):
@@ -107,6 +110,7 @@ class Totals:
         }
         figures.update(self._per_node(nodes, federated=federated))
         figures["snapshots"] = self._snapshots
+        figures["failures"] = self._attendance.failures()
         figures["cpu_seconds"], figures["wall_seconds"] = self.cpu_seconds, self.wall_seconds
         figures["cpu_seconds_total"] = self.cpu_seconds_total
         return figures
@@ -115,7 +119,7 @@ class Totals:
         """Return the sums so far."""
         return {
             "bytes": {name: ledger.by_node for name, ledger in self._bytes.items()}, "snapshots": self._snapshots,
-            "figures": self._figures, "accuracy_best": self._accuracy_best,
+            "attendance": self._attendance.by_node, "figures": self._figures, "accuracy_best": self._accuracy_best,
             "cpu": self.cpu_seconds, "wall": self.wall_seconds, "cpu_total": self.cpu_seconds_total,
         }  # fmt: skip
 
@@ -123,5 +127,6 @@ class Totals:
         """Take over what `state_dict` returned; `start` the clocks afterwards."""
         self._bytes = {name: _Ledger(dict(state["bytes"][name])) for name in _SIZES}
         self._figures, self._snapshots = state["figures"], state["snapshots"]
+        self._attendance = Attendance(state["attendance"])
         self._accuracy_best = state["accuracy_best"]
         self._cpu, self._wall, self._cpu_total = state["cpu"], state["wall"], state["cpu_total"]
