@@ -1,4 +1,4 @@
-"""A hook of mkdocs: benchmarks/RESULTS.md, which stands outside of docs/, becomes a page of the site."""
+"""A hook of mkdocs: benchmarks/RESULTS.md, which stands outside of docs/, becomes the page results.md of the site."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from mkdocs.structure.files import File, Files
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Add the page."""
+    """Add the page. Its links and pictures start from benchmarks/ in the clone and from docs/ on the site."""
     results = Path(config.config_file_path).parent / "benchmarks" / "RESULTS.md"
-    files.append(File.generated(config, "results.md", content=results.read_text()))
+    content = results.read_text(encoding="utf-8").replace("](../docs/", "](")
+    files.append(File.generated(config, "results.md", content=content))
     return files
 
 

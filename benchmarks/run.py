@@ -106,10 +106,13 @@ GROUPS: dict[str, dict[str, str]] = {
         "fedavg_eeg": f"fedavg_eeg {BY_SUBJECT}",
         "fedavg_sites": f"fedavg_eeg {SITES} {BY_SUBJECT}",
         "centralised_eeg": f"centralised_eeg {BY_SUBJECT}",
+        "centralised_eeg_8": f"centralised_eeg model.filters=8 {BY_SUBJECT}",
     },
     "eeg_leak": {
         "control_trial": "eeg_leak_control",
         **{f"control_subject_{n}": f"eeg_leak_control {BY_SUBJECT} data.label_seed={n}" for n in range(5)},
+        "control_trial_8": f"centralised_eeg model.filters=8 {SHUFFLED}",
+        "es_trial": f"es_eeg {SHUFFLED}",
         "fne_trial": f"{EEG} {SHUFFLED}",
         "fne_subject": f"{EEG} {SHUFFLED} {BY_SUBJECT}",
     },

@@ -176,8 +176,8 @@ def _bids_root(path: Path, bids: str) -> Path | None:
         raise DataError(f"eeg_files: data.bids = yes, but {path} has no {_DESCRIPTION}; set data.path to the BIDS root")
     if root is not None and importlib.util.find_spec("mne_bids") is None:
         raise DataError(
-            f"eeg_files: {root} is a BIDS data set, which needs mne-bids: pip install 'fne[bids]'; or set data.bids=no "
-            "to read the files without what events.tsv and channels.tsv say"
+            f"eeg_files: {root} is a BIDS data set, which needs mne-bids: pip install -e '.[bids]' in the clone; or "
+            "set data.bids=no to read the files without what events.tsv and channels.tsv say"
         )
     return root
 

@@ -827,7 +827,7 @@ def test_part_of_bids_is_read_as_such(bids: Path) -> None:
 
 def test_bids_needs_its_package(bids: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mne_bids", None)  # as Python sees a package that is not there
-    with pytest.raises(DataError, match=r"pip install 'fne\[bids\]'; or set data.bids=no"):
+    with pytest.raises(DataError, match=r"pip install -e '\.\[bids\]' in the clone; or set data.bids=no"):
         find(bids)
     assert len(find(bids, bids="no")) == 4
 

@@ -154,6 +154,18 @@ def test_fitness_is_the_mean_over_the_samples_of_all_nodes(
     assert (metrics["evaluations"], metrics["round"], metrics["nonfinite"]) == (12, 1, 0)
 
 
+def test_nodes_weigh_alike_where_they_take_equally_many_samples(lab: SimpleNamespace) -> None:
+    """Nodes hold 3 to 14 samples; eq. (1) would weigh them so."""
+    strategy = fne(lab.task, nodes="all", samples_per_node=3)
+    request = strategy.ask(lab.engine.nodes)
+    replies = lab.engine.send(replace(request, reduce="none")).replies
+    means = torch.stack([reply.payload["loss"][:, 0].double() / 3 for reply in replies])
+    fitness = strategy.tell(lab.engine.send(request))["_fitness"]
+    assert torch.allclose(fitness.double(), means.mean(dim=0), rtol=1e-6)
+    held = torch.tensor([3.0, 9, 5, 14, 7], dtype=torch.float64)
+    assert not torch.allclose(fitness.double(), held @ means / held.sum(), rtol=1e-3)
+
+
 def test_a_node_that_fails_is_left_out_of_the_mean(
     laboratory: Build, clouds: Clouds, monkeypatch: pytest.MonkeyPatch
 ) -> None:

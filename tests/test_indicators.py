@@ -121,5 +121,5 @@ def test_a_reference_that_does_not_fit_is_an_error(reference: list[float]) -> No
 
 def test_without_the_library_one_line_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "moocore", None)
-    with pytest.raises(FneError, match=r"needs moocore: pip install 'fne\[moo\]'"):
+    with pytest.raises(FneError, match=r"needs moocore: pip install -e '\.\[moo\]' in the clone"):
         hypervolume(torch.zeros(1, 2), [1, 1])

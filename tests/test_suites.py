@@ -219,7 +219,7 @@ def test_a_position_of_ones_own_is_used() -> None:
 @pytest.mark.parametrize("suite", ["dtlz", "wfg"])
 def test_without_the_library_one_line_names_the_extra(suite: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, f"pymoo.problems.many.{suite}", None)
-    with pytest.raises(FneError, match=r"needs pymoo: pip install 'fne\[moo\]'"):
+    with pytest.raises(FneError, match=r"needs pymoo: pip install -e '\.\[moo\]' in the clone"):
         getattr(suites, suite)(number=2)
 
 

@@ -69,7 +69,7 @@ def require_moocore() -> Any:
     try:
         import moocore
     except ImportError as error:
-        raise FneError("the hypervolume needs moocore: pip install 'fne[moo]'") from error
+        raise FneError("the hypervolume needs moocore: pip install -e '.[moo]' in the clone") from error
     return moocore
 
 

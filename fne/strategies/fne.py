@@ -5,7 +5,9 @@ G. Szegedi, P. Kiss, T. Horváth, "Evolutionary federated learning on EEG-data" 
 Deviations
 - Eq. (5) prints 1 / MSE, Table 1 holds values of the MSE itself: the quantity maximised is -MSE (minimised inside
   without the sign). `loss=nmse` sums over the outputs as printed, `mse` averages over them as Table 1 seems to.
-- The fitness of a generation is the mean over its nodes' samples (eq. 1): nodes send sums and counts.
+- The fitness of a generation is the mean over the samples that its nodes evaluate: nodes send sums and counts. That is
+  eq. 1 over these nodes where they take all their samples. With `samples_per_node` nodes take equally many, so they
+  weigh alike.
 - The multiplier's step, bound and window, the number of parents and the mutation's chance and rate are not given:
   `growth` 1.1, `multiplier_max` 5, `stagnation_window` 5, `parents` 10, chance 0.1 and rate 20 % are ours.
 - Ordering "the nodes" for the moving window is by name; the window wraps around.

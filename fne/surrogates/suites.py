@@ -48,7 +48,7 @@ def _problem(suite: str, number: int, objectives: int, dim: int, **settings: int
     try:
         module = importlib.import_module(f"pymoo.problems.many.{suite}")
     except ImportError as error:
-        raise FneError(f"problem {suite!r} needs pymoo: pip install 'fne[moo]'") from error
+        raise FneError(f"problem {suite!r} needs pymoo: pip install -e '.[moo]' in the clone") from error
     made = getattr(module, f"{suite.upper()}{number}")(n_var=dim, n_obj=objectives, **settings)
     space = Space([Variable(f"x{i}", 0.0, float(high)) for i, high in enumerate(made.xu, start=1)])
     names = tuple(f"f{i}" for i in range(1, objectives + 1))
