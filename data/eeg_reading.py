@@ -80,6 +80,8 @@ def open_recording(source: Source, events: str = "auto") -> tuple[Recording, Hea
         pieces = interrupted(source.path)
         recording = _read(source, findings)
         _told(_values_elsewhere(recording), findings)
+        if not is_epochs(recording) and not recording.n_times:
+            refuse("empty", "it has no values: 0 samples", "a recording", f"Copy or download it again; or {LEAVE_OUT}")
         with listening(source, findings):
             if pieces is not None:
                 findings[:] = [f for f in findings if " annotation" not in f.found]  # MNE counts gaps in

@@ -388,6 +388,14 @@ def test_a_brainvision_file_has_whole_samples(tmp_path: Path, surplus: int, acti
 
 
 @needs_data
+def test_a_brainvision_file_without_values_is_refused(tmp_path: Path) -> None:
+    for name in ("test.vhdr", "test.vmrk"):
+        shutil.copy(OK / name, tmp_path)
+    put(tmp_path / "test.eeg", b"")
+    assert refused(tmp_path / "test.vhdr").found == "it has no values: 0 samples"
+
+
+@needs_data
 @pytest.mark.parametrize("surplus", [1, 4, 128])
 def test_an_fdt_that_is_longer_than_its_set_is_refused(tmp_path: Path, surplus: int) -> None:
     shutil.copy(OK / "eeglab_data.set", tmp_path)
