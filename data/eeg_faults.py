@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import gzip
 import importlib.metadata
+import math
 import re
 import struct
 import zlib
 from collections.abc import Callable
 from pathlib import Path
 
-from fne.data.eeg_layout import FOLDERS, FORMATS, SHARED, extension, first_bytes, header_links, next_part
+from fne.data.eeg_layout import BINARY, FOLDERS, FORMATS, SHARED, extension, first_bytes, header_links, next_part
 from fne.data.eeg_recording import Source
 from fne.findings import Finding
 
@@ -26,6 +27,7 @@ _SIGNATURES: tuple[tuple[bytes, str, tuple[str, ...], str], ...] = (
     (b"GDF ", "GDF", (".gdf",), ""),
     (b"\x00\x00\x00\x64\x00\x00\x00\x1f", "FIF", (".fif",), ""),
     (b"MATLAB 5.0 MAT-file", "a MATLAB file", (".set", ".mat"), ""),
+    (b"MATLAB 7.3 MAT-file", "a MATLAB file (7.3)", (".set", ".mat"), ""),
     (b"\x89HDF", "a MATLAB file (7.3)", (".set", ".mat"), ""),
     (b"Brain Vision Data Exchange Header", "a BrainVision header", (".vhdr", ".ahdr"), ""),
     (b"BrainVision Data Exchange Header", "a BrainVision header", (".vhdr", ".ahdr"), ""),
@@ -48,10 +50,12 @@ _MAIN = (
     ((".fdt",), ".set", ".set and .fdt together"),
 )
 """Companions, what their main file is called, and what must be there."""
-_BINARY = (".edf", ".bdf", ".gdf", ".fif", ".fif.gz", ".set", ".cnt", ".mff")
-"""Files that are never plain text; others may be, or may begin so."""
 _SHORT = "Incorrect number of samples|cannot reshape array|buffer size must be|[Uu]nexpected end"
 """What NumPy and MNE say where values are missing."""
+_PROGRAMMERS = (AssertionError, AttributeError, LookupError, TypeError, NameError, ArithmeticError)
+"""Errors that readers raise where they expect something else, without a word for their users."""
+_UNINSTALLED = "could not be imported|(pip|conda) install|Please use HDF reader for matlab v7.3"
+"""What MNE and SciPy say where a package is missing."""
 
 
 def explain(error: Exception, source: Source) -> Finding:
@@ -60,12 +64,21 @@ def explain(error: Exception, source: Source) -> Finding:
         with contextlib.suppress(OSError):  # looking at the file may fail as well
             if (finding := check(error, source)) is not None:
                 return finding
-    said = f"MNE-Python {importlib.metadata.version('mne')} says {type(error).__name__}: {one_line(str(error), source)}"
+    said = _words(error, source)
     if source.root is not None:
         remedy = f"Mend what the BIDS validator says, set data.bids=no to read the file alone, {_LEAVE}"
     else:
         remedy = f"{_EXPORT}; {_LEAVE}"
     return _refused("mne", said, "a recording that it can read", remedy)
+
+
+def _words(error: Exception, source: Source) -> str:
+    """Return what MNE says; an error that a programmer makes says nothing about the file, so its name comes last."""
+    reader, name, text = f"MNE-Python {importlib.metadata.version('mne')}", type(error).__name__, str(error)
+    if isinstance(error, _PROGRAMMERS):
+        more = f": {one_line(text, source)}" if text else ""
+        return f"it is damaged, or made in a way that {reader} does not expect ({name}{more})"
+    return f"{reader} says {name}: {one_line(text, source)}"
 
 
 def one_line(text: str, source: Source) -> str:
@@ -122,7 +135,7 @@ def misnamed(path: Path) -> Finding | None:
             found = f"its name says {ending or 'nothing'}, its content is {what}"
             return _refused("extension", found, "a name that fits", f"{remedy or f'Rename it to {right}'}; {_LEAVE}")
     text = begin.decode("ascii", "ignore")
-    if ending in _BINARY and begin and len(text) == len(begin) and all(c.isprintable() or c.isspace() for c in text):
+    if ending in BINARY and begin and len(text) == len(begin) and all(c.isprintable() or c.isspace() for c in text):
         found = f"plain text that begins {text.strip()[:30]!r}" if text.strip() else "nothing but blanks"
         return _refused("text", found, f"{ending[1:].upper() or 'EEG'} data", f"{_EXPORT}; {_LEAVE}")
     return None
@@ -190,6 +203,10 @@ def _cut(error: Exception, source: Source) -> Finding | None:
     if ending == ".fif" and (missing := _fif_lacks(path, size)):
         found = f"truncated: at least {missing} bytes are missing at the end"
         return _refused("truncated", found, expected, f"{_AGAIN}; {_LEAVE}")
+    sizes = re.search(r"cannot reshape array of size (\d+) into shape \(([\d, ]+)\)", str(error))
+    if sizes and int(sizes[1]) > (right := math.prod(int(n) for n in sizes[2].split(",") if n.strip())):
+        found = f"it has {int(sizes[1]):,} values, by its header it should have {right:,}"
+        return _refused("length", found, "a file as long as it says", f"{_AGAIN}; {_LEAVE}")
     if isinstance(error, EOFError) or re.search(_SHORT, str(error)):
         found = f"it ends before its header says ({one_line(str(error), source)})"
         return _refused("truncated", found, expected, f"{_AGAIN}; {_LEAVE}")
@@ -217,6 +234,18 @@ def _fif_lacks(path: Path, size: int) -> int:
     return 0
 
 
+def _edf(error: Exception, source: Source) -> Finding | None:
+    """Parts of an EDF or BDF file that MNE decodes although no value depends on them."""
+    if "invalid byte in at least one annotations channel" in str(error):
+        found = "its annotations hold bytes that are no text in UTF-8, the only one of EDF+ and BDF+"
+        return _refused("annotations", found, "annotations in UTF-8", f"{_EXPORT}, with events in UTF-8; {_LEAVE}")
+    if extension(source.path) in (".edf", ".bdf") and re.search("(hour|minute|second) must be in", str(error)):
+        time = first_bytes(source.path)[176:184].decode("latin-1")
+        found = f"the header's field at byte 176, start time, is {time!r}"
+        return _refused("header", found, "a time of day such as 23.59.59", f"Write 00.00.00 there, {_LEAVE}")
+    return None
+
+
 def _format(error: Exception, source: Source) -> Finding | None:
     ending = extension(source.path)
     if ending in FORMATS:
@@ -226,8 +255,16 @@ def _format(error: Exception, source: Source) -> Finding | None:
 
 
 def _package(error: Exception, source: Source) -> Finding | None:
-    if not isinstance(error, ImportError) and not re.search(r"could not be imported|(pip|conda) install", str(error)):
+    if not isinstance(error, ImportError) and not re.search(_UNINSTALLED, str(error)):
         return None
+    if extension(source.path) == ".set":
+        return _refused(
+            "package",
+            "a file of MATLAB 7.3 (HDF5), which the packages pymatreader and h5py read",
+            "these packages",
+            "Install them from the clone of this toolkit: pip install -e '.[eeglab]'; or save the file in MATLAB once "
+            f"more in an older format (option -v6 or -v7); {_LEAVE}",
+        )
     found = f"a package is missing: {one_line(str(error), source)}"
     needed = f"what MNE needs to read {extension(source.path)}"
     return _refused("package", found, needed, f"Install it with pip; {_LEAVE}")
@@ -240,6 +277,6 @@ def _damaged(error: Exception, source: Source) -> Finding | None:
 
 
 _CHECKS: tuple[Callable[[Exception, Source], Finding | None], ...] = (
-    _place, _memory, _package, _content, _partner, _cut, _damaged, _format,
+    _place, _memory, _package, _content, _partner, _cut, _damaged, _edf, _format,
 )  # fmt: skip
 """The first one that knows answers."""

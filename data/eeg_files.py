@@ -67,7 +67,8 @@ def eeg_files(
         float | dict[str, float], Key("factor beside that from volts to microvolts, or by pattern of files", gt=0)
     ] = 1.0,
     bad_channels: Annotated[
-        Literal["refuse", "interpolate", "zero"], Key("what is done with flat channels and those with NaN")
+        Literal["refuse", "interpolate", "zero"],
+        Key("what is done with channels that are flat, hold NaN or are in another unit than the others"),
     ] = "refuse",
     reject: Annotated[
         float | None, Key("windows above this are left out", unit="microvolts peak to peak", gt=0)

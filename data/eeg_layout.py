@@ -44,6 +44,8 @@ FORMATS: dict[str, tuple[str, ...]] = {
 By hand: MNE's own table is private, lists MEG, near-infrared and eye trackers, too, takes any `.txt` and `.mat`, and
 has no readers of epochs.
 """
+BINARY = (".edf", ".bdf", ".gdf", ".fif", ".fif.gz", ".set", ".cnt", ".mff")
+"""Formats that are never plain text; others may be, or may begin so."""
 FOLDERS = (".mff", ".mefd")
 """Formats whose recording is a folder."""
 _CLOSED = (*FOLDERS, ".ds")

@@ -10,7 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fne.data.eeg_checks import LEAVE_OUT, refuse
-from fne.data.eeg_layout import extension, first_bytes, header_links
+from fne.data.eeg_edf import EdfHeader, edf_header
+from fne.data.eeg_layout import BINARY, extension, header_links
+from fne.data.eeg_transfer import rewritten, shortened, suspicious
 from fne.findings import Finding
 
 _WIDTHS = {"INT_16": 2, "INT_32": 4, "IEEE_FLOAT_32": 4}
@@ -25,37 +27,68 @@ _APART = "Export it again as EDF+C or BrainVision, or each piece as a file of it
 
 # ------------------------------------------------------------------------------------------------ length
 def length_finding(path: Path) -> Finding | None:
-    """Return how an EDF, BDF or BrainVision file is shorter (`refused`) or longer (`noted`) than its header says.
+    """Return how the values of a recording are fewer or more than its header says, or lie elsewhere.
 
-    `None` where nothing is wrong, or nothing can be known: readers say then what they cannot read.
+    EDF, BDF and BrainVision files are compared with their headers; of other binary formats only rewritten line ends
+    are known. `None` means that nothing is wrong, or that nothing can be known: readers say then what they cannot read.
+
+    Raises:
+        FileError: a field of the header of an EDF or BDF file has an impossible value.
     """
     ending = extension(path)
     if ending in (".edf", ".bdf"):
         return _edf_length(path)
-    return _brainvision_length(path) if ending in (".vhdr", ".ahdr") else None
+    if ending in (".vhdr", ".ahdr"):
+        return _brainvision_length(path)
+    values = [path, path.with_suffix(".fdt")] if ending == ".set" else [path]
+    findings = (suspicious(file) for file in values if ending in BINARY and file.is_file())
+    return next(filter(None, findings), None)
 
 
-def compared(name: str, size: int, expected: int, mend: str = "") -> Finding | None:
-    """Return how a file of `size` bytes differs from what its header says; `mend`: advice if it never was longer."""
+def compared(path: Path, expected: int, step: int = 0, mend: str = "") -> Finding | None:
+    """Return how the size of a file differs from what its header says.
+
+    Args:
+        path: the file with the values.
+        expected: bytes, by the header.
+        step: bytes of a record or sample; a surplus of whole ones is only noted, any other one displaces values. 0: a
+            surplus displaces values anyway.
+        mend: advice for a file that never was longer.
+    """
+    size = path.stat().st_size
+    if size == expected:
+        return None
+    # Each byte of a surplus that rewritten line ends explain stands before one of them.
+    if finding := rewritten(path, size - expected) if size > expected else suspicious(path):
+        return finding
+    there = f"{path.name} has {size:,} bytes"
     if size < expected:
-        found = f"truncated: {name} has {size:,} bytes, by the header they should be {expected:,}"
+        cause = shortened(path, expected - size)
+        found = f"truncated: {there}, by the header they should be {expected:,}{cause}"
         return Finding("truncated", found, "a whole file", f"{_AGAIN}{mend}; or {LEAVE_OUT}", "refused")
-    if size > expected:
-        found = f"{name} has {size:,} bytes, {size - expected:,} more than the header says"
+    found = f"{there}, {size - expected:,} more than the header says"
+    if step and (size - expected) % step == 0:
         return Finding("length", found, "a file as long as it says", "Compare it with what was recorded", "noted")
-    return None
+    whole = f", which make no whole number of records of {step:,} bytes" if step else ""
+    remedy = f"{_AGAIN}; if the surplus is at the end, cut the file to {expected:,} bytes; or {LEAVE_OUT}"
+    return Finding("length", found + whole, "a file as long as it says", remedy, "refused")
 
 
 def _edf_length(path: Path) -> Finding | None:
-    edf = _edf_header(path)
+    edf = edf_header(path)
     if edf is None:
         return None
     size = path.stat().st_size
-    if edf.records >= 0:
-        records = max(0, edf.whole(size))
+    records = edf.whole(size)
+    if edf.records > 0:
         mend = f"; if it was never longer, write {records} at byte 236 of its header, the number of records"
-        return compared(path.name, size, edf.length + edf.records * edf.record, mend)
-    found = f"the header leaves open how many records there are ({edf.records}); {edf.whole(size)} are there"
+        return compared(path, edf.length + edf.records * edf.record, edf.record, mend if records else "")
+    if not records:
+        found = f"it has no values: the number of records is {edf.records}, and the header is all that is there"
+        return Finding("empty", found, "a recording", f"{_AGAIN}; or {LEAVE_OUT}", "refused")
+    if finding := suspicious(path):
+        return finding
+    found = f"the header leaves open how many records there are ({edf.records}); {records} are there"
     remedy = "Nothing to do if that is its whole length: such a header is one of a recording that was never closed"
     return Finding("length", found, "their number", remedy, "noted")
 
@@ -66,10 +99,13 @@ def _brainvision_length(path: Path) -> Finding | None:
         values = {key.strip(): value.strip() for key, _, value in reversed(lines)}  # the first of a name counts
         frame = int(values["NumberOfChannels"]) * _WIDTHS[values["BinaryFormat"]]
         data = next(path.parent / name for _, key, name in header_links(path) if key == "DataFile")
-        size, points = data.stat().st_size, int(values.get("DataPoints") or size_in(frame, data))
-    except (OSError, KeyError, ValueError, StopIteration):
+        points = int(values["DataPoints"]) if values.get("DataPoints") else size_in(frame, data)
+        by_samples = values.get("DataOrientation") != "VECTORIZED"
+        return compared(data, points * frame, frame if by_samples else 0) or (
+            None if values.get("DataPoints") else suspicious(data)
+        )
+    except (OSError, KeyError, ValueError, StopIteration, ZeroDivisionError):
         return None
-    return compared(data.name, size, points * frame)
 
 
 def size_in(frame: int, data: Path) -> int:
@@ -78,44 +114,6 @@ def size_in(frame: int, data: Path) -> int:
 
 
 # ------------------------------------------------------------------------------------------------ EDF
-@dataclass(frozen=True)
-class _Edf:
-    """Header of an EDF: its bytes, number of records, seconds of a record, values of each signal in it, their names."""
-
-    length: int
-    records: int
-    seconds: float
-    counts: tuple[int, ...]
-    labels: tuple[str, ...]
-    width: int
-    kind: bytes
-
-    @property
-    def record(self) -> int:
-        """Bytes of a record."""
-        return sum(self.counts) * self.width
-
-    def whole(self, size: int) -> int:
-        """Return how many records a file of so many bytes has."""
-        return (size - self.length) // self.record
-
-
-def _edf_header(path: Path) -> _Edf | None:
-    """Return the header, or `None` where it makes no sense."""
-    head = first_bytes(path)
-    try:
-        signals = max(0, int(head[252:256]))
-        fields = first_bytes(path, 256 * (1 + signals))[256:]
-        labels = [fields[16 * i : 16 * (i + 1)].decode("latin-1").strip() for i in range(signals)]
-        counts = [int(fields[216 * signals + 8 * i :][:8]) for i in range(signals)]
-        numbers = int(head[184:192]), int(head[236:244]), float(head[244:252])
-    except ValueError:
-        return None
-    if min(counts, default=0) < 0 or not sum(counts):
-        return None
-    return _Edf(*numbers, tuple(counts), tuple(labels), 3 if extension(path) == ".bdf" else 2, head[192:197])
-
-
 @dataclass(frozen=True)
 class Interrupted:
     """An EDF+D or BDF+D: pieces that were recorded one after the other, with gaps between.
@@ -149,12 +147,11 @@ def interrupted(path: Path) -> Interrupted | None:
     Raises:
         FileError: its records have no time stamps, or not one after the other.
     """
-    edf = _edf_header(path) if extension(path) in (".edf", ".bdf") else None
+    edf = edf_header(path)
     if edf is None or edf.kind not in (b"EDF+D", b"BDF+D"):
         return None
     expected = "records that say when each was made, in order"
-    places = [i for i, label in enumerate(edf.labels) if label in ("EDF Annotations", "BDF Annotations")]
-    lists = _annotations(path, edf, places)
+    lists = _annotations(path, edf)
     stamps = [_TAL.match(record) for record in lists[0]] if lists else []
     if not stamps or not all(stamps):
         refuse("gaps", f"it may be interrupted ({edf.kind.decode()}), and nothing says where", expected, _APART)
@@ -171,12 +168,12 @@ def interrupted(path: Path) -> Interrupted | None:
     return Interrupted(starts, edf.seconds, tuple(events))
 
 
-def _annotations(path: Path, edf: _Edf, places: list[int]) -> list[list[bytes]]:
-    """Return what each of the signals at these places holds in each record."""
+def _annotations(path: Path, edf: EdfHeader) -> list[list[bytes]]:
+    """Return what each of the signals that are annotations holds in each record."""
     total = edf.whole(path.stat().st_size)
     if total < 1:
         return []
     values = np.memmap(path, np.uint8, "r", edf.length, (total, edf.record))
-    begins = [sum(edf.counts[:place]) * edf.width for place in places]
-    ends = [sum(edf.counts[: place + 1]) * edf.width for place in places]
+    begins = [sum(edf.counts[:place]) * edf.width for place in edf.annotations]
+    ends = [sum(edf.counts[: place + 1]) * edf.width for place in edf.annotations]
     return [[row.tobytes() for row in values[:, begin:end]] for begin, end in zip(begins, ends, strict=True)]

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from fne.data.eeg_checks import LEAVE_OUT, refuse, some
+from fne.data.eeg_edf import EdfHeader, edf_header
 from fne.data.eeg_faults import explain, misnamed, one_line
 from fne.data.eeg_layout import FORMATS, extension, first_bytes
 from fne.data.eeg_length import Interrupted, compared, interrupted, length_finding
@@ -42,6 +43,10 @@ _HARMLESS = re.compile(
     "|Number of records from the header"  # of which `length_finding` says more
 )
 _LOSSES = (
+    (
+        "Scaling factor will not be defined|Physical range is not defined",
+        "Correct their digital or physical minimum and maximum in the header if one of these channels is used",
+    ),
     (
         "Invalid tag|Omitted",
         "It may be cut off: copy it again, and compare its length with what was recorded",
@@ -75,12 +80,17 @@ def open_recording(source: Source, events: str = "auto") -> tuple[Recording, Hea
         pieces = interrupted(source.path)
         recording = _read(source, findings)
         _told(_values_elsewhere(recording), findings)
+        if not is_epochs(recording) and not recording.n_times:
+            refuse("empty", "it has no values: 0 samples", "a recording", f"Copy or download it again; or {LEAVE_OUT}")
         with listening(source, findings):
             if pieces is not None:
                 findings[:] = [f for f in findings if " annotation" not in f.found]  # MNE counts gaps in
                 findings += _without_gaps(recording, pieces, source)
             findings += [*_spell(recording), *_set_types(recording)]
             header = _header(recording, events)
+            edf = edf_header(source.path)
+            if edf is not None and edf.faults:
+                header["uncalibrated"] = _uncalibrated(recording, edf)
             if not is_epochs(recording):
                 findings += taken_for_bad(recording.annotations.description)
     except FileError:
@@ -184,7 +194,7 @@ def _values_elsewhere(recording: Recording) -> Finding | None:
     file = None if is_epochs(recording) else recording.filenames[0]
     if file is None or Path(file).suffix != ".fdt":
         return None
-    return compared(Path(file).name, Path(file).stat().st_size, 4 * len(recording.ch_names) * recording.n_times)
+    return compared(Path(file), 4 * len(recording.ch_names) * recording.n_times)
 
 
 def _without_gaps(recording: mne.io.BaseRaw, pieces: Interrupted, source: Source) -> tuple[Finding]:
@@ -203,6 +213,19 @@ def _without_gaps(recording: mne.io.BaseRaw, pieces: Interrupted, source: Source
     recording.set_annotations(notes)
     remedy = "Events are put where they are in what was recorded; no window or filter reaches over a gap"
     return (Finding("gaps", found, "a continuous recording", remedy, "repaired"),)
+
+
+def _uncalibrated(recording: Recording, edf: EdfHeader) -> dict[str, str]:
+    """Return the channels whose values have no scale by the header of their file, and why."""
+    channels = recording.ch_names
+    signals = [place for place in range(len(edf.labels)) if place not in edf.annotations]
+    names = [common_name(edf.labels[place]) for place in signals]
+    # A sidecar may order the channels by name; signals of one name go by their place.
+    return {
+        name if channels.count(name) == names.count(name) == 1 else channels[number]: edf.faults[place]
+        for number, (place, name) in enumerate(zip(signals, names, strict=True))
+        if place in edf.faults and number < len(channels)
+    }
 
 
 def _header(recording: Recording, events: str) -> dict[str, Any]:

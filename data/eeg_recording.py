@@ -47,6 +47,7 @@ class Header:
         epochs: how many, 0 for a continuous recording.
         tmin, tmax: of epochs, their first and last sample, in seconds from the event.
         findings: what was noted on the way.
+        uncalibrated: channel -> why its values have no scale, by the file's header.
     """
 
     channels: tuple[str, ...]
@@ -58,6 +59,7 @@ class Header:
     tmin: float = 0.0
     tmax: float = 0.0
     findings: tuple[Finding, ...] = ()
+    uncalibrated: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,8 @@ class Processing:
         notch: in Hz, with its harmonics; 0: none.
         reference: `none`, `average`, or names of channels.
         scale: factor for the values, beside that from volts to microvolts.
-        bad_channels: what to do with flat ones and those with NaN: `refuse`, `interpolate`, `zero`.
+        bad_channels: what to do with channels that are flat, hold NaN or are in another unit: `refuse`,
+            `interpolate`, `zero`.
         moving: exponential moving standardisation of the continuous recording.
         reject: windows of a larger peak-to-peak amplitude are left out, in microvolts; 0: none.
     """

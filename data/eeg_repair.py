@@ -1,14 +1,14 @@
-"""Values of an EEG recording checked and put right, in place: scale, bad channels, reference."""
+"""Repair of an EEG recording's values, in place: scale, bad channels, reference."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fne.data.eeg_checks import broken_channels, check_channels, check_scale, refuse, some, strength
+from fne.data.eeg_checks import broken_channels, check_channels, check_scale, level, refuse, some, strength
 from fne.data.eeg_reading import montage
 from fne.data.eeg_recording import Processing
 from fne.findings import Finding
@@ -25,6 +25,7 @@ def repair(
     names: Sequence[str],
     types: Sequence[str],
     marked: Sequence[str],
+    uncalibrated: Mapping[str, str],
     file: str,
     processing: Processing,
     own: int | None = None,
@@ -36,6 +37,7 @@ def repair(
         rate: in Hz.
         names, types: of the channels.
         marked: channels that the file calls bad.
+        uncalibrated: channels whose values have no scale by the file's header, and why.
         file: its name, for what is said about it.
         processing: says what is done with bad channels, and what the reference is.
         own: how many of the channels must be good or repaired; the others only count for the average, if they are good.
@@ -48,8 +50,9 @@ def repair(
         eeg[:] = True  # electrodes on or in the brain, say: the user asked for this type
     own = len(values) if own is None else own
     measured = strength(values[:own], rate)
-    findings = [*check_scale(measured, eeg[:own], file, processing.scale)]
-    bad, found = check_channels(measured, names[:own], marked, processing)
+    findings = [*check_scale(measured, names[:own], eeg[:own], file, processing.scale)]
+    bad, found = check_channels(measured, names[:own], eeg[:own], marked, uncalibrated, processing)
+    median = level(measured.deviation, eeg[:own])
     rows = values.reshape(len(values), -1)
     where = [names.index(name) for name in bad]
     if bad and processing.bad_channels == "interpolate":
@@ -59,7 +62,8 @@ def repair(
     if processing.reference != "none":
         zeroed = bad if processing.bad_channels == "zero" else []
         if processing.reference == "average":
-            lost = broken_channels(strength(values[own:], rate), names[own:]) if own < len(values) else {}
+            lost, told = _lost(values[own:], rate, names[own:], eeg[own:], marked, uncalibrated, median)
+            findings += told
             counting = _average(names, eeg, {*zeroed, *lost, *(set(marked) - set(bad))})
         else:
             counting = _named(names, bad, processing.reference)
@@ -96,6 +100,26 @@ def interpolate(rows: NDArray[np.float64], names: Sequence[str], eeg: NDArray[np
     raw.set_montage(places, match_case=False, on_missing="ignore", verbose="ERROR")
     raw.info["bads"] = list(bad)
     raw.interpolate_bads(origin=_CENTRE, verbose="ERROR")
+
+
+def _lost(
+    values: NDArray[np.float64],
+    rate: float,
+    names: Sequence[str],
+    eeg: NDArray[np.bool_],
+    marked: Sequence[str],
+    uncalibrated: Mapping[str, str],
+    median: float,
+) -> tuple[list[str], list[Finding]]:
+    """Return which of the channels that only count for the average are no good, and the finding about other units."""
+    if not len(values):
+        return [], []
+    lost = broken_channels(strength(values, rate), names, eeg, uncalibrated, median)
+    units = [why for name, (kind, why) in lost.items() if kind == "scale" and name not in marked]
+    if not units:
+        return list(lost), []
+    remedy = "Nothing to do: they do not count for the average reference, and are not among data.channels"
+    return list(lost), [Finding("reference", some(units), "channels in the unit of the others", remedy, "noted")]
 
 
 def _average(names: Sequence[str], eeg: NDArray[np.bool_], without: set[str]) -> NDArray[np.bool_]:

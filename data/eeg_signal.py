@@ -49,7 +49,8 @@ def prepare(source: Source, recording: Recording, header: Header, processing: Pr
         raise
     except Exception as error:
         raise FileError(explain(error, source)) from error
-    values *= _TO_MICROVOLTS * processing.scale
+    with np.errstate(over="ignore"):  # the checks tell of infinite values
+        values *= _TO_MICROVOLTS * processing.scale
     try:
         findings += _processed(values, names, breaks(events), recording.info["bads"], source, header, processing)
         values = resampled(values[: len(processing.channels)], header.rate, processing.rate)
@@ -71,7 +72,7 @@ def _processed(
     """Repair and filter `values` of these channels, in place; those that are only references are not filtered."""
     types = [header.types[header.channels.index(name)] for name in names]
     own = len(processing.channels) if processing.reference == "average" else len(names)
-    findings = repair(values, header.rate, names, types, marked, source.name, processing, own)
+    findings = repair(values, header.rate, names, types, marked, header.uncalibrated, source.name, processing, own)
     chosen = values[: len(processing.channels)]
     return findings + filter_in_place(chosen, header.rate, pauses, source, processing)
 

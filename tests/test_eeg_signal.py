@@ -404,6 +404,103 @@ def test_a_scale_on_top_of_a_scale() -> None:
     assert "data: {scale: 1}" in refusal(recorded(noise()), scale=1e-3).remedy
 
 
+@pytest.mark.parametrize(
+    ("factor", "words"),
+    [
+        (1e6, "most likely microvolts that the file calls volts, a factor of 1e6"),
+        (1e3, "most likely microvolts that the file calls millivolts, a factor of 1e3"),
+        (1e-3, "most likely millivolts that the file calls microvolts, a factor of 1e-3"),
+        (1e-6, "most likely volts that the file calls microvolts, a factor of 1e-6"),
+        (65535, "its unit or its range is wrong"),
+    ],
+)
+@pytest.mark.parametrize("channels", [2, 3, 8])
+def test_a_channel_in_another_unit_is_bad_by_name(factor: float, words: str, channels: int) -> None:
+    values = noise(channels)
+    values[1] *= factor
+    deviations = [np.median(values[i].reshape(10, 100).std(1)) for i in range(channels)]
+    reference = "none" if channels == 2 else "average"
+    finding = refusal(recorded(values), reference=reference)
+    assert (finding.kind, finding.found.startswith("Cz: "), words in finding.found) == ("scale", True, True), finding
+    times = float(finding.found.split(" times that of the others")[0].split()[-1].replace(",", ""))
+    assert times == pytest.approx(deviations[1] / np.median([*deviations[:1], *deviations[2:]]), rel=0.06)
+    assert finding.remedy.startswith("Correct the unit of these channels in the file")
+    # The policy repairs it before the average, in which it would be in all other channels.
+    windows = run(recorded(values), reference=reference, bad_channels="zero")
+    assert told(windows) == [("repaired", "scale")]
+    good = [0, *range(2, channels)]
+    assert not windows.x[:, 1].any()
+    expected = values[good] - (0 if channels == 2 else values[good].mean(0))
+    np.testing.assert_allclose(windows.x[0, good], expected[:, 100:200], atol=1e-4)
+
+
+def test_several_channels_in_other_units_are_told_one_by_one() -> None:
+    values = noise()
+    values[[0, 3]] *= 1e6
+    values[5] *= 1e-3
+    windows = run(recorded(values), bad_channels="interpolate")
+    (finding,) = windows.findings
+    assert [part.split(":")[0] for part in finding.found.split("; ")] == ["Fz", "Oz", "C4"]
+    assert np.abs(windows.x).max() < 200
+    values[1] *= 1e6  # half of them may be bad, but not one more
+    assert told(run(recorded(values), bad_channels="zero")) == [("repaired", "scale")]
+    values[2] = 0
+    finding = refusal(recorded(values), bad_channels="zero")
+    assert finding.found.startswith("5 of 8 channels are bad: Fz: deviation")
+    assert "Correct the unit of these channels" in finding.remedy
+
+
+def test_a_file_of_which_most_channels_are_in_another_unit_gets_no_factor_for_all() -> None:
+    values = noise()
+    values[2:] *= 1e6
+    finding = refusal(recorded(values), bad_channels="zero")
+    assert finding.found.endswith("microvolts that the file calls volts, though not in 2 of 8 channels: Fz, Cz")
+    assert "data: {scale" not in finding.remedy
+    assert "channel by channel" in finding.remedy
+    values[:2] *= 1e6
+    values[1] /= 1000  # in millivolts among volts, so in no channel are values right
+    assert "data: {scale: 1e-06}" in refusal(recorded(values)).remedy
+
+
+@pytest.mark.parametrize(
+    ("factor", "words"),
+    [(10, ""), (30, ""), (1 / 30, ""), (1 / 100, ""), (60, "Cz: deviation 1231 microvolts, ")],
+)
+def test_a_noisy_or_quiet_channel_is_not_in_another_unit(factor: float, words: str) -> None:
+    values = noise()
+    values[1] *= factor
+    deviations = np.median(values.reshape(8, 10, 100).std(2), axis=1)
+    assert (0.1 < deviations[1] < 1000) != (factor == 60)
+    windows = run(recorded(values))
+    np.testing.assert_allclose(windows.x[0], values[:, 100:200], rtol=1e-5)
+    assert told(windows) == ([("noted", "noise")] if factor == 60 else [])
+    assert all(finding.found.startswith(words) for finding in windows.findings)
+
+
+def test_only_eeg_channels_are_compared_with_each_other() -> None:
+    values = noise()
+    values[6:] *= 1e6
+    types = ["eeg"] * 6 + ["misc", "resp"]
+    assert run(recorded(values, types=types)).findings == ()
+    assert "P3: deviation" in refusal(recorded(values, types=["eeg"] * 7 + ["misc"])).found
+
+
+def test_a_channel_in_another_unit_does_not_count_for_the_average() -> None:
+    """It is not among `data.channels`, so that nobody asks for its repair."""
+    values = noise()
+    values[7] *= 1e6
+    windows = run(recorded(values), reference="average", channels=NAMES[:2])
+    (finding,) = windows.findings
+    assert (finding.kind, finding.action, finding.found.startswith("P4: deviation")) == ("reference", "noted", True)
+    np.testing.assert_allclose(windows.x[0], (values[:2] - values[:7].mean(0))[:, 100:200], atol=1e-4)
+
+
+def test_values_beyond_all_bounds_are_bad_without_an_overflow() -> None:
+    values = noise()
+    values[3, :50] = 1e305
+    assert refusal(recorded(values)).found == "Oz: 50 of 1000 values are NaN or infinite"
+
+
 @pytest.mark.parametrize("deviation", [0.15, 900.0])
 def test_the_limits_of_the_scale(deviation: float) -> None:
     run(recorded(noise() * deviation / 20))
@@ -439,9 +536,12 @@ def test_a_channel_is_flat_that_is_still_for_most_of_the_time() -> None:
     values = noise()
     values[0, 250:] = 3e5
     values[1] = 1e-4 * values[1] / 20 + 4e4
-    assert refusal(recorded(values)).found == (
-        "Fz: flat, deviation 0 microvolts; Cz: flat, deviation 0.0001 microvolts"
-    ).replace("0.0001 ", f"{np.median(values[1].reshape(10, 100).std(1)):.4g} ")
+    own, others = (np.median(values[i].reshape(10, 100).std(1)) for i in (1, 2))
+    found = refusal(recorded(values)).found
+    assert found.startswith(f"Fz: flat, deviation 0 microvolts; Cz: flat, deviation {own:.4g} microvolts, ")
+    # As small as volts that the file calls microvolts, which cannot be told from a channel that is nearly flat.
+    assert found.endswith("most likely volts that the file calls microvolts, a factor of 1e-6")
+    assert 0.9 < float(found.split(", ")[-2].split()[0]) / (own / others) < 1.1
     values = noise()
     values[0, 550:] = 3e5
     run(recorded(values))

@@ -24,8 +24,9 @@ from fne.findings import FileError, Finding
 
 FINDINGS = (Finding("flat", "Öz: flat", "channels that vary", "data: {bad_channels: zero}", "repaired"),)
 HEADER = Header(
-    ("Cz", "Öz"), ("eeg", "eog"), 160.0, 0.1 + 0.2, {"T2": 7, "T1": 8}, 3, -0.2, float(np.float64(1) / 3), FINDINGS
-)
+    ("Cz", "Öz"), ("eeg", "eog"), 160.0, 0.1 + 0.2, {"T2": 7, "T1": 8}, 3, -0.2, float(np.float64(1) / 3), FINDINGS,
+    {"Öz": "no scale"},
+)  # fmt: skip
 PROCESSING = Processing(("Cz", "Öz"), 160.0, (("T1", "left"), ("T2", "right")), ("left", "right"))
 SOURCE = Source(Path("/data/s1/one.edf"), "s1/one.edf", "s1")
 
