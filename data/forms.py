@@ -58,7 +58,9 @@ def in_form(dataset: Dataset) -> Dataset:
                     f"{list(trained.shape[1:])}; give all parts one shape"
                 )
         parts[key] = part
-    return replace(dataset, **parts, classes=classes)
+    return replace(
+        dataset, train=parts["train"], validation=parts["validation"], test=parts["test"], classes=classes
+    )
 
 
 def check_finite(name: str, array: Tensor, what: str) -> None:
@@ -174,8 +176,8 @@ def _tensor(name: str, array: Any, what: str) -> Tensor:
         )
     if array.ndim == 0:
         raise DataError(f"{name}: {what} are the single number {array.item()}; the first axis must count the samples")
-    array = array.detach().cpu()
-    return array.clone() if array.is_inference() else array  # training could not use an inference tensor
+    dense: Tensor = array.detach().cpu()
+    return dense.clone() if dense.is_inference() else dense  # training could not use an inference tensor
 
 
 def _from_numpy(name: str, array: np.ndarray[Any, Any], what: str) -> Tensor:

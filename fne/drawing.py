@@ -34,7 +34,8 @@ _NAME = "TESTING_ONLY_GenericMode"
 _KEY = torch._C._dispatch_key_parse(_NAME)
 _ONLY = torch._C.DispatchKeySet(_KEY)
 _local = threading.local()
-_libraries = [torch.library.Library("_", "IMPL"), torch.library.Library("aten", "IMPL")]
+_Library: Any = torch.library.Library  # it has no type hints
+_libraries = [_Library("_", "IMPL"), _Library("aten", "IMPL")]
 """What is registered stays so as long as these live."""
 
 
@@ -59,20 +60,25 @@ def drawing_from(generator: torch.Generator) -> Iterator[None]:
 
 def _kernel(operator: Any) -> Callable[..., Any]:
     """Return a kernel that calls `operator` with the thread's own generator, where none was given."""
+    arguments = operator._schema.arguments
+    tensor = next(n for n, argument in enumerate(arguments) if isinstance(argument.type, torch.TensorType))
+    place = next(n for n, argument in enumerate(arguments) if argument.name == "generator")
+    written = arguments[tensor].name
+    call, outside, backward = operator._op, torch._C._ExcludeDispatchKeyGuard, torch._C._current_graph_task_id
 
     def draw(*args: Any, **kwargs: Any) -> Any:
-        given = (*args, *kwargs.values())
-        tensor = next(value for value in given if isinstance(value, torch.Tensor))
-        with torch._C._ExcludeDispatchKeyGuard(_ONLY):
-            if tensor.device.type != "cpu" or any(isinstance(value, torch.Generator) for value in given):
-                return operator(*args, **kwargs)
-            if torch._C._current_graph_task_id() != -1:  # in a backward pass, which other threads may run
+        given = kwargs.get("generator") is not None or (len(args) > place and args[place] is not None)
+        with outside(_ONLY):
+            if given or not (args[tensor] if len(args) > tensor else kwargs[written]).is_cpu:
+                return call(*args, **kwargs)
+            if backward() != -1:  # which other threads may run
                 raise RunError(
                     f"the model draws random numbers ({operator.name()}) in its backward pass, where those of the "
                     "forward pass cannot be drawn again: leave out activation checkpointing (torch.utils.checkpoint), "
                     "or the dropout inside it"
                 )
-            return operator(*args, **{**kwargs, "generator": _local.generator})
+            kwargs["generator"] = _local.generator
+            return call(*args[:place], **kwargs)
 
     return draw
 
