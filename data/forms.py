@@ -58,9 +58,7 @@ def in_form(dataset: Dataset) -> Dataset:
                     f"{list(trained.shape[1:])}; give all parts one shape"
                 )
         parts[key] = part
-    return replace(
-        dataset, train=parts["train"], validation=parts["validation"], test=parts["test"], classes=classes
-    )
+    return replace(dataset, train=parts["train"], validation=parts["validation"], test=parts["test"], classes=classes)
 
 
 def check_finite(name: str, array: Tensor, what: str) -> None:
