@@ -27,6 +27,7 @@ from torch import Tensor
 from fne.config import load_config
 from fne.engines.local import LocalEngine
 from fne.evolution import reduction
+from fne.evolution.fitness import NO_ANSWER, answers
 from fne.evolution.population import cleaned
 from fne.evolution.swarm import Swarm, gains
 from fne.experiment import Experiment, build, load_dataset
@@ -259,18 +260,18 @@ def recover() -> None:
 
 def digits(folders: Sequence[Path], out: Path) -> None:
     """Print of runs of fsi_mnist the confusion matrix, the accuracy per digit, and the ten losses on the way."""
-    total = torch.zeros(10, 10, dtype=torch.int64)
+    total = torch.zeros(10, 11, dtype=torch.int64)  # the last column: no answer
     curves: dict[int, list[list[float]]] = {}
     for folder in folders:
         test = load_dataset(load_config(folder / "config.yaml")).test
         with torch.inference_mode():
-            answers = load_model(folder)(test.x).argmax(dim=1)
-        total += torch.bincount(test.y * 10 + answers, minlength=100).view(10, 10)
+            told = answers(load_model(folder)(test.x))
+        total += torch.bincount(test.y * 11 + told.where(told != NO_ANSWER, 10), minlength=110).view(10, 11)
         for line in read_history(folder):
             curves.setdefault(line["step"] - 1, []).append(line["losses"])
     print("| digit | " + " | ".join(map(str, range(10))) + " | right |\n|---" + "|---:" * 11 + "|")
     for digit, row in enumerate(total.tolist()):
-        print(f"| {digit} | " + " | ".join(map(str, row)) + f" | {100 * row[digit] / sum(row):.1f} % |")
+        print(f"| {digit} | " + " | ".join(map(str, row[:10])) + f" | {100 * row[digit] / sum(row):.1f} % |")
     print("\n| epoch | " + " | ".join(f"model {m}" for m in range(10)) + " |\n|---:" + "|---:" * 10 + "|")
     means = {epoch: torch.tensor(curves[epoch]).mean(dim=0).tolist() for epoch in sorted(curves)}
     ways = {f"model {m}": (list(means), [row[m] for row in means.values()]) for m in range(10)}

@@ -21,6 +21,7 @@ from fne.data.eeg_length import Interrupted, compared, interrupted, length_findi
 from fne.data.eeg_recording import Header, Source
 from fne.data.eeg_windows import is_gap, taken_for_bad
 from fne.findings import FileError, Finding
+from fne.quiet import own_filters
 
 if TYPE_CHECKING:
     import mne
@@ -106,7 +107,7 @@ def listening(source: Source, findings: list[Finding]) -> Iterator[None]:
     import mne
 
     # MNE warns at this level of its log only; at "error" the warnings would be lost.
-    with warnings.catch_warnings(record=True) as heard, mne.use_log_level("WARNING"):
+    with own_filters() as heard, mne.use_log_level("WARNING"):
         warnings.simplefilter("always")
         yield
     for warning in heard:

@@ -151,7 +151,7 @@ def _keep(path: Path, stamp: str, recordings: Recordings) -> None:
     np.savez(buffer, stamp=np.array(stamp), **arrays)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, buffer.getvalue())
+        write_atomically(path, buffer.getvalue(), private=True)  # several runs may write it at once
     except OSError as error:
         if _kept(path, stamp) is not None:
             return  # another process was faster

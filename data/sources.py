@@ -20,6 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fne.data.forms import check_finite, in_form
 from fne.errors import DataError, SettingError
 from fne.types import Dataset
 
@@ -147,16 +148,8 @@ def check_arrays(name: str, x: Tensor, y: Tensor, classes: Sequence[str] | None,
     """
     if len(x) == 0 or len(x) != len(y):
         raise DataError(f"{name}: {len(x)} inputs and {len(y)} targets; there must be as many of both, at least one")
-    for array, title in ((x, "inputs"), (y, "targets")):
-        if torch.isfinite(array.sum()):  # takes no memory and little time; a NaN or an infinity stays one
-            continue
-        bad = ~torch.isfinite(array)
-        if bad.any():
-            first = bad.nonzero()[0].tolist()
-            raise DataError(
-                f"{name}: {int(bad.sum())} of the {title} are NaN or infinite, the first at index {first}; "
-                "repair or drop these samples"
-            )
+    check_finite(name, x, "inputs")
+    check_finite(name, y, "targets")
     if classes is None:
         return
     outside = ((y < 0) | (y >= len(classes))).nonzero()
@@ -175,19 +168,29 @@ def check_arrays(name: str, x: Tensor, y: Tensor, classes: Sequence[str] | None,
 
 
 def check_dataset(dataset: Dataset) -> Dataset:
-    """Return `dataset` after `check_arrays` on its parts; all but training may be empty, or of one class."""
-    for part, title, least in (
-        (dataset.train, "training", 2),
-        (dataset.validation, "validation", 1),
-        (dataset.test, "test", 1),
-    ):
-        if part is dataset.train or len(part):
-            name = f"{dataset.name}, {title} part"
-            try:
-                check_arrays(name, part.x, part.y, dataset.classes, least_classes=least)
-            except DataError as error:
-                error.files, error.findings = dataset.files, dataset.findings
-                raise
+    """Return `dataset` in the form that the toolkit relies on, with parts that pass `check_arrays`.
+
+    Every data set goes through this function before it is used, so that no consumer meets another form. All parts but
+    training may be empty, or of one class.
+
+    Args:
+        dataset: as a loader returned it; see `fne.data.forms.in_form` for what is converted.
+
+    Raises:
+        DataError: as `in_form` and `check_arrays`, with the data set's reports of its files.
+    """
+    try:
+        dataset = in_form(dataset)
+        for part, title, least in (
+            (dataset.train, "training", 2),
+            (dataset.validation, "validation", 1),
+            (dataset.test, "test", 1),
+        ):
+            if part is dataset.train or len(part):
+                check_arrays(f"{dataset.name}, {title} part", part.x, part.y, dataset.classes, least_classes=least)
+    except DataError as error:
+        error.files, error.findings = getattr(dataset, "files", ()), getattr(dataset, "findings", ())
+        raise
     return dataset
 
 

@@ -12,6 +12,7 @@ import torch
 
 import fne
 from fne.config import load_config
+from fne.evolution.fitness import answers
 from fne.experiment import load_dataset
 
 
@@ -25,7 +26,7 @@ def main() -> None:
         module = fne.load_model(out)  # on the CPU, in eval mode
         test = load_dataset(load_config(out / "config.yaml")).test
         with torch.inference_mode():
-            predicted = module(test.x).argmax(dim=1)
+            predicted = answers(module(test.x))
         again = float((predicted == test.y).double().mean())
         print(f"the loaded model has test accuracy {again:.3f}; its first predictions are {predicted[:5].tolist()}")
         if again != summary["accuracy_test"]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import warnings
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from fne.data.partition import describe
 from fne.errors import DataError, DataWarning
 from fne.experiment import deal_nodes, load_dataset
 from fne.findings import FileReport, FilesError, Finding
+from fne.quiet import ignored
 from fne.types import Dataset, Samples
 from fne.watch.pictures import data_picture
 
@@ -74,8 +74,7 @@ def check(config: LearningConfig, picture: Path) -> Checked:
     """
     if "bad_files" in config.data.settings:  # bad ones are told, the others are looked at
         config = config.with_values({"data.bad_files": "skip"})
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DataWarning)  # all that they say is among the findings
+    with ignored(DataWarning):  # all that they say is among the findings
         try:
             dataset = load_dataset(config)
             nodes = deal_nodes(config, dataset)

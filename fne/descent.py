@@ -211,12 +211,17 @@ def _training(
     try:
         if last:
             module.to(memory_format=torch.channels_last)
-        with seeded_initialisation(header.seed, header.step, header.attempt, node.name, "dropout", device=device):
+        with dropping_out(header, node, device):
             yield (batches() for _ in range(epochs))
     finally:
         if last:  # what is evaluated with this module does not hang on what it was trained for before
             module.to(memory_format=torch.contiguous_format)
         module.eval()
+
+
+def dropping_out(header: Header, node: Node, device: torch.device) -> contextlib.AbstractContextManager[None]:
+    """Return a block in which a module that trains on a node's samples draws the same whenever the header is."""
+    return seeded_initialisation(header.seed, header.step, header.attempt, node.name, "dropout", device=device)
 
 
 def _same(a: Tensor, b: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fne.evolution.fitness import answers
 from fne.evolution.indicators import igd
 from fne.experiment import Experiment, on_device
 from fne.files import write_atomically
@@ -36,7 +37,7 @@ def finish_learning(experiment: Experiment, folder: Path) -> dict[str, Any]:
     by_subject: dict[str, float] | None = None
     if labels and dataset.test.groups is not None:
         logits = experiment.evaluator.logits(result.parameters.unsqueeze(0), test_part.x, buffers=result.buffers)[0]
-        by_subject = _by_subject((logits.argmax(dim=-1) == test_part.y).cpu(), dataset)
+        by_subject = _by_subject((answers(logits) == test_part.y).cpu(), dataset)
     fold, folds = dataset.fold or (None, None)
     more: dict[str, Any] = {}
     if hasattr(experiment.strategy, "population"):
@@ -112,7 +113,7 @@ def _point(search: Search, view: SimulationView, folder: Path) -> dict[str, Any]
     """Write the best point of each run."""
     space, result = search.problem.space, search.strategy.result()
     values = result.values if result.values is not None else torch.full((len(result.parameters),), torch.nan)
-    best = int(torch.where(values.isnan(), torch.inf, values).argmin())
+    best = int(torch.where(values.isfinite(), values, torch.inf).argmin())
     points = [space.named(point) for point in result.parameters]
     solution = {
         "best_value": _number(float(values[best])),

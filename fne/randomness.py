@@ -1,12 +1,15 @@
-"""Seeds by hashing and generators of one's own: nothing in the toolkit draws from a global generator.
+"""Seeds by hashing and generators of one's own: nothing in the toolkit draws from a process-wide generator.
 
 Sub-seeds are hashed, never computed by arithmetic: `seed * (i + 17) + i` gives 289 for (17, 0) and for (16, 1).
+
+One exception is CUDA, where torch's dropout takes no other generator than the device's: see `seeded_initialisation`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import threading
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -42,13 +45,36 @@ def chosen_node(seed: int, turn: int, names: Sequence[str]) -> str:
 
 @contextlib.contextmanager
 def seeded_initialisation(*parts: int | str, device: torch.device | None = None) -> Iterator[None]:
-    """Seed torch's global generators, the CPU's and the device's, inside the block only: modules know no others."""
+    """Let whatever draws inside the block do so from generators seeded by `derive_seed(*parts)`: modules know no other.
+
+    On the CPU these are the calling thread's own (`fne.drawing`), and torch's process-wide generator is neither used
+    nor touched. On CUDA the device's generator is seeded and put back afterwards; blocks of different threads for CUDA
+    wait for each other. Python's `random` and NumPy's process-wide generator are not seeded.
+
+    Args:
+        parts: what the seed depends on.
+        device: where modules compute inside the block; `None` for the CPU.
+    """
+    from fne.drawing import drawing_from
+
+    with drawing_from(generator(*parts)), contextlib.ExitStack() as stack:
+        if device is not None and device.type == "cuda":
+            stack.enter_context(_device_seeded(derive_seed(*parts), device))
+        yield
+
+
+_DEVICES = threading.RLock()
+
+
+@contextlib.contextmanager
+def _device_seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """Seed the generator that all threads share on a CUDA device, for one thread at a time, and put it back."""
     import torch
 
-    cuda = device is not None and device.type == "cuda"
-    with torch.random.fork_rng(devices=[device] if cuda else []):
-        seed = derive_seed(*parts)
-        torch.default_generator.manual_seed(seed)
-        if cuda:
-            torch.cuda.manual_seed(seed)
-        yield
+    with _DEVICES:
+        before = torch.cuda.get_rng_state(device)
+        torch.cuda.manual_seed(seed)
+        try:
+            yield
+        finally:
+            torch.cuda.set_rng_state(before, device)

@@ -21,6 +21,7 @@ import importlib.metadata
 import importlib.util
 import inspect
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -84,6 +85,8 @@ _traits: dict[tuple[str, str], dict[str, Any]] = {}
 _plugin_entries: dict[tuple[str, str], Entry] = {}
 _plugin_files: dict[str, tuple[Path, str]] = {}
 """Module -> file and SHA-256 of what was read."""
+_PLUGINS = threading.RLock()
+"""Held while plugins are read, imported or looked up: several threads may train with the same one."""
 
 
 def register(kind: str, name: str, **traits: Any) -> Callable[[T], T]:
@@ -120,7 +123,8 @@ def _same_place(a: Any, b: Any) -> bool:
 
 def catalogue(kind: str) -> dict[str, Entry]:
     """Return everything registered under `kind` by name, sorted, without importing it."""
-    found = {**_own_entries(), **_plugin_entries}
+    with _PLUGINS:
+        found = {**_own_entries(), **_plugin_entries}
     return {name: entry for (k, name), entry in sorted(found.items()) if k == kind}
 
 
@@ -135,8 +139,9 @@ def entry(kind: str, name: str) -> Entry:
 def load(kind: str, name: str) -> Any:
     """Import and return the registered object."""
     found = entry(kind, name)
-    _import(found)
-    return _registered[kind, name]
+    with _PLUGINS:
+        _import(found)
+        return _registered[kind, name]
 
 
 def traits(kind: str, name: str) -> Mapping[str, Any]:
@@ -175,22 +180,24 @@ def add_plugin(path: Path) -> None:
         raise ConfigError([f"plugins: no file {path}; give a path to a Python file"])
     digest = hashlib.sha256(str(path).encode()).hexdigest()[:8]
     module = f"fne_plugin_{path.stem}_{digest}"
-    others = {key: e for key, e in {**_own_entries(), **_plugin_entries}.items() if e.module != module}
-    fresh = _gather([(module, path)], others)  # before anything changes: a broken file leaves no trace
-    for key in [key for key, e in _plugin_entries.items() if e.module == module]:
-        del _plugin_entries[key]  # of an earlier reading
-    _plugin_entries.update(fresh)
-    content = hashlib.sha256(path.read_bytes()).hexdigest()
-    if _plugin_files.get(module, (path, content))[1] != content:  # edited since it was imported
-        sys.modules.pop(module, None)
-        for key in [key for key, thing in _registered.items() if thing.__module__ == module]:
-            del _registered[key]
-    _plugin_files[module] = (path, content)
+    with _PLUGINS:
+        others = {key: e for key, e in {**_own_entries(), **_plugin_entries}.items() if e.module != module}
+        fresh = _gather([(module, path)], others)  # before anything changes: a broken file leaves no trace
+        for key in [key for key, e in _plugin_entries.items() if e.module == module]:
+            del _plugin_entries[key]  # of an earlier reading
+        _plugin_entries.update(fresh)
+        content = hashlib.sha256(path.read_bytes()).hexdigest()
+        if _plugin_files.get(module, (path, content))[1] != content:  # edited since it was imported
+            sys.modules.pop(module, None)
+            for key in [key for key, thing in _registered.items() if thing.__module__ == module]:
+                del _registered[key]
+        _plugin_files[module] = (path, content)
 
 
 def plugin_digests() -> dict[str, str]:
     """Return file name -> SHA-256 of every plugin in use, for the record of a run."""
-    return {str(path): content for path, content in _plugin_files.values()}
+    with _PLUGINS:
+        return {str(path): content for path, content in _plugin_files.values()}
 
 
 def _import(found: Entry) -> None:

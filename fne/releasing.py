@@ -55,7 +55,7 @@ def release_task(worker: Worker, nodes: Sequence[Node], request: Request) -> Ite
     for node in nodes:
         check_release(node)
         values = node.memory[MEASURED][..., 0]
-        best = torch.where(values.isnan(), torch.inf, values).argmin(dim=1)
+        best = torch.where(values.isfinite(), values, torch.inf).argmin(dim=1)
         rows = torch.arange(len(best))
         yield {"point": node.memory[POINTS][rows, best], "value": values[rows, best]}
 
@@ -88,7 +88,7 @@ def released(round_: Round, before: Result) -> Result:
         return _declined(round_, before)
     points = torch.stack([reply.payload["point"] for reply in round_.replies])
     values = torch.stack([reply.payload["value"] for reply in round_.replies])
-    least, node = torch.where(values.isnan(), torch.inf, values).min(dim=0)
+    least, node = torch.where(values.isfinite(), values, torch.inf).min(dim=0)
     best = points[node, torch.arange(len(node))]
     return Result("point", best, values=torch.where(least < math.inf, least, torch.nan))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import types
-import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -12,6 +11,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from fne.errors import did_you_mean, shown
+from fne.quiet import ignored
 
 
 def Key(description: str, *, unit: str = "", allowed: str = "", **bounds: Any) -> Any:  # noqa: N802
@@ -26,8 +26,7 @@ def model_of(name: str, settings: Mapping[str, tuple[Any, Any]]) -> type[BaseMod
     """Return a pydantic model of `key -> (annotation, default)`; unknown keys, NaN, infinity are refused."""
     fields: dict[str, Any] = {key: (_bounded(a), default) for key, (a, default) in settings.items()}
     config = ConfigDict(extra="forbid", allow_inf_nan=False, validate_default=True, protected_namespaces=())
-    with warnings.catch_warnings():  # a setting may be called `copy`: nobody calls pydantic's method
-        warnings.filterwarnings("ignore", message="Field name .* shadows an attribute")
+    with ignored(message="Field name .* shadows an attribute"):  # such as `copy`: nobody calls pydantic's method
         return create_model(name, __config__=config, **fields)
 
 

@@ -213,8 +213,9 @@ class Tradeoffs:
 
     def _validated(self, figures: Mapping[str, Tensor]) -> Metrics:
         """Return the best accuracy and the least loss on validation."""
-        accuracy = float(figures["accuracy"].max()) if self._task.classification else None
-        loss = float(figures["loss"].nan_to_num(nan=math.inf).min())
+        sound = figures["loss"].isfinite()  # a model with another loss is never the best
+        accuracy = float(figures["accuracy"].where(sound, 0.0).max()) if self._task.classification else None
+        loss = float(figures["loss"].where(sound, math.inf).min())
         return {"accuracy_validation": accuracy, "loss_validation": loss}
 
     def _weigh(self) -> Metrics:
@@ -222,7 +223,8 @@ class Tradeoffs:
         trained, sending = self._trained, self._sending
         figures = self._task.evaluate(trained.weights, loss=self._loss)
         error = (1 - figures["accuracy"] if self._task.classification else figures["loss"]).double().cpu()
-        error = error.where(error.isfinite() & ~self._lost, 1.0 if self._task.classification else math.inf)
+        sound = figures["loss"].cpu().isfinite() & ~self._lost
+        error = error.where(sound, 1.0 if self._task.classification else math.inf)
         _, _, noises = self.decoded(trained.genes)
         scores = torch.tensor([
             score_eq7(self._rounds, sending.delta, self._participation, sigma)

@@ -158,7 +158,8 @@ class Round:
 class Samples:
     """Inputs `x` float32 `[N, *shape]`, targets `y` (int64 labels `[N]` or float32 `[N, outputs]`).
 
-    `groups` int64 `[N]` is each sample's subject (or `None`), an index into `Dataset.group_names`.
+    `groups` int64 `[N]` is each sample's subject (or `None`), an index into `Dataset.group_names`. A loader may return
+    other types: `fne.data.sources.check_dataset` brings them into this form or refuses them.
     """
 
     x: Tensor

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from torch import Tensor
@@ -12,7 +13,8 @@ from fne.types import LearningTask, Metrics, Result, Tensors
 class Validation:
     """Validates one model a step and keeps the best.
 
-    The score is the accuracy, or minus the loss for regression; of equal ones the first is kept.
+    The score is the accuracy, or minus the loss for regression; of equal ones the first is kept. A model whose loss is
+    not finite has the score minus infinity and is never the best.
 
     Args:
         task: evaluates on the validation part.
@@ -31,7 +33,8 @@ class Validation:
         """Validate genes `[D]` with their buffers after `step` steps; returns the figures for the history."""
         figures = self._task.evaluate(genes.unsqueeze(0), loss=self._loss, buffers=buffers)
         accuracy, loss = float(figures["accuracy"][0]), float(figures["loss"][0])
-        self.score = accuracy if self._task.classification else -loss
+        score = accuracy if self._task.classification else -loss
+        self.score = score if math.isfinite(loss) else -math.inf
         if self.score > self._best_score:
             self._best, self._best_score, self.best_step = (genes, buffers), self.score, step
         return {

@@ -33,12 +33,12 @@ class Archive:
     @property
     def least(self) -> Tensor:
         """The least value of each run, `[B]`, infinite where there is none."""
-        return torch.where(self.values.isnan(), torch.inf, self.values).amin(dim=1)
+        return torch.where(self.values.isfinite(), self.values, torch.inf).amin(dim=1)
 
     @property
     def best(self) -> Result:
         """The best point of each run and its value."""
-        values = torch.where(self.values.isnan(), torch.inf, self.values)
+        values = torch.where(self.values.isfinite(), self.values, torch.inf)
         least, index = values.min(dim=1)
         points = self.points[torch.arange(len(index)), index]
         return Result("point", points, values=torch.where(least < math.inf, least, torch.nan))

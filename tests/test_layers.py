@@ -17,6 +17,7 @@ LAYERS = {
     "fne.calling": 0,
     "fne.findings": 0,
     "fne.evolution": 1, "fne.surrogates": 1, "fne.objective": 1, "fne.privacy": 1,
+    "fne.drawing": 0, "fne.quiet": 0,
     "fne.augment": 1, "fne.payloads": 1, "fne.wire": 1, "fne.device": 1,
     "fne.validation": 1, "fne.measuring": 1, "fne.own_problems": 1,
     "fne.node": 2, "fne.tasks": 2, "fne.gather": 2, "fne.averaging": 2, "fne.asking": 2, "fne.evolving": 2,
@@ -35,7 +36,7 @@ LAYERS = {
 
 ONLY = {
     "fne.models": ("fne.registry", "fne.types", "fne.errors", "fne.randomness", "fne.models"),
-    "fne.data": ("fne.registry", "fne.types", "fne.errors", "fne.files", "fne.randomness", "fne.findings", "fne.data"),
+    "fne.data": ("fne.registry", "fne.types", "fne.errors", "fne.files", "fne.randomness", "fne.findings", "fne.quiet", "fne.data"),
 }
 """Leaves of the tree: all that they may import of the toolkit."""
 

@@ -21,6 +21,7 @@ from fne.errors import SettingError
 from fne.evolution import fitness
 from fne.evolution.genome import Layout, buffers_of, fill_buffers
 from fne.evolution.rank_one import RankOne
+from fne.randomness import seeded_initialisation
 from fne.types import Samples, Tensors
 
 Path = Literal["loop", "vmap", "stacked"]
@@ -157,8 +158,8 @@ class Evaluator:
                 seen += len(part)
                 for norm in norms:
                     norm.momentum = len(part) / seen
-                with _enough("server", len(part)):
-                    self.module(part)
+                with _enough("server", len(part)), seeded_initialisation("statistics", device=self.device):
+                    self.module(part)  # what it may draw beside those layers is the same each time
             found = buffers_of(self.module)
         finally:
             self.module.eval()

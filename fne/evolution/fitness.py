@@ -21,6 +21,8 @@ Loss = Literal["nmse", "mse", "bce", "cross_entropy"]
 _FOR_LABELS = {"bce", "cross_entropy"}
 DISPLAY_SIGN = {"nmse": -1}
 """Losses shown with another sign than the one minimised."""
+NO_ANSWER = -1
+"""In place of a class where a model's outputs decide on none; equal to no label."""
 
 
 def check_loss(loss: str, *, classification: bool) -> None:
@@ -84,6 +86,18 @@ def sample_losses(loss: str, logits: Tensor, targets: Tensor, output: str, *, pe
     return squared.sum(dim=-1) if loss == "nmse" else squared.mean(dim=-1)
 
 
+def answers(logits: Tensor) -> Tensor:
+    """Return the class that each sample is given, int64 `[...]`, of logits `[..., C]`; `NO_ANSWER` where there is none.
+
+    The answer is the class of the largest logit, of equal ones the first. A sample has an answer only where its largest
+    logit is a finite number: a NaN among the logits leaves the largest one undefined, and an infinite one gives a
+    softmax and losses that are NaN. A logit of minus infinity is a class that the model rules out, and may stand beside
+    finite ones.
+    """
+    largest = logits.amax(dim=-1)  # NaN where any logit is
+    return torch.where(largest.isfinite(), logits.argmax(dim=-1), NO_ANSWER)
+
+
 def correct(logits: Tensor, targets: Tensor) -> Tensor:
     """Return the number of right answers `[P]` of logits `[P, N, C]` for labels `[N]`, as float64."""
-    return (logits.argmax(dim=-1) == targets).sum(dim=-1).double()
+    return (answers(logits) == targets).sum(dim=-1).double()

@@ -96,7 +96,8 @@ class Population:
             pairs = list(operators.pairs_from_pool(pool, count, draw))
         decision = {"parents": small(torch.stack(pairs, dim=1), len(self) - 1)}
         if v.elites:
-            decision["elites"] = small(operators.order(fitness)[: v.elites], len(self) - 1)
+            sound = operators.sound(fitness)  # fewer than the elites: the fittest of them stay twice
+            decision["elites"] = small(sound[torch.arange(v.elites) % len(sound)], len(self) - 1)
         return {**decision, "multiplier": torch.tensor([multiplier], dtype=torch.float64)}
 
     def advance(self, step: int, decision: Tensors) -> Metrics:

@@ -22,13 +22,13 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import Any
-from warnings import catch_warnings
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaln, logsumexp
 
 from fne.errors import SettingError
+from fne.quiet import ignored
 
 ORDERS: NDArray[np.float64] = np.concatenate([
     1 + np.arange(1, 20) / 100, np.arange(24, 40) / 20, np.arange(20, 50) / 10, np.arange(20, 44) / 4,
@@ -169,7 +169,7 @@ class Accountant:
         prv = PRVAccountant()
         prv.history = [(z, rate, n) for (z, rate), n in alike.items()]
         errors = np.errstate(divide="ignore", over="raise", invalid="raise")  # log(0) at rate 1 does no harm
-        with catch_warnings(action="ignore"), errors:
+        with ignored(), errors:
             bound = float(prv.get_epsilon(delta, eps_error=EPSILON_ERROR))
         if not math.isfinite(bound):
             raise ValueError(f"it returned {bound}")
@@ -193,7 +193,7 @@ def _converted(curve: NDArray[np.float64], delta: float) -> tuple[float, float]:
     """Return epsilon of an RDP curve, and the order that gives it."""
     from opacus.accountants.analysis.rdp import get_privacy_spent
 
-    with catch_warnings(action="ignore"):  # of an order at either end of the grid: `WARNINGS` has it
+    with ignored():  # of an order at either end of the grid: `WARNINGS` has it
         epsilon, order = get_privacy_spent(orders=ORDERS, rdp=curve, delta=delta)
     return max(float(epsilon), 0.0), float(order)
 

@@ -18,18 +18,19 @@ from __future__ import annotations
 import itertools
 import logging
 import math
-import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal
 
 import torch
 
+from fne.descent import dropping_out
 from fne.errors import RunError
 from fne.evolution import fitness
 from fne.node import Node, Worker, payload_of
 from fne.privacy.accountant import Accountant, Mechanism
 from fne.private_averaging import PrivateAveraging
+from fne.quiet import ignored
 from fne.registry import Key, register
 from fne.tasks import private_payload
 from fne.types import LearningTask, Request, Scalar, Tensors
@@ -58,7 +59,8 @@ def train_dp_sgd_task(
         start = payload_of(request, node)["parameters"]
         layout.fill(module, start.to(worker.device))
         draw = node.noise_generator(request, "dp-sgd")
-        _descend(worker, node, draw, loss, lr, epochs, rate, clip, noise)
+        with dropping_out(request.header, node, worker.device):
+            _descend(worker, node, draw, loss, lr, epochs, rate, clip, noise)
         delta = layout.flatten(module) - start.cpu()
         if not bool(delta.isfinite().all()):
             raise RunError(f"training diverged: lower strategy.lr = {lr}")
@@ -77,9 +79,8 @@ def _descend(
     noise: float,
 ) -> None:
     """Train the worker's module in place."""
-    with warnings.catch_warnings():
-        logging.getLogger("opacus.data_loader").setLevel(logging.ERROR)  # an empty first batch is no fault
-        warnings.simplefilter("ignore")  # that its noise is of no cryptographic generator: the account says so
+    logging.getLogger("opacus.data_loader").setLevel(logging.ERROR)  # an empty first batch is no fault
+    with ignored():  # that its noise is of no cryptographic generator: the account says so
         from opacus import PrivacyEngine
         from opacus.data_loader import DPDataLoader
         from torch.utils.data import DataLoader, TensorDataset

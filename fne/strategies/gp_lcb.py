@@ -5,7 +5,6 @@ Cox, John, "SDO: a statistical method for global optimization", 1997; scikit-lea
 
 from __future__ import annotations
 
-import warnings
 from typing import Annotated, Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
 from torch import Tensor
 
+from fne.quiet import ignored
 from fne.randomness import generator
 from fne.registry import Key, register
 from fne.space import SearchTask
@@ -83,8 +83,7 @@ class _Process:
         if theta is not None:
             kernel = kernel.clone_with_theta(np.asarray(theta))
         process = GaussianProcessRegressor(kernel, normalize_y=True, optimizer="fmin_l_bfgs_b" if fresh else None)
-        with warnings.catch_warnings():  # at a bound, or not converged: the best found is taken
-            warnings.simplefilter("ignore", ConvergenceWarning)
+        with ignored(ConvergenceWarning):  # at a bound, or not converged: the best found is taken
             process.fit(x, y)
         self._theta[run] = process.kernel_.theta
         return process

@@ -48,5 +48,5 @@ class SimulationView:
             exact = self._inspect(node).get(EXACT)
             if exact is not None and exact.numel():
                 exact = exact[..., 0]
-                least = torch.where(exact.isnan(), torch.inf, exact).amin(dim=1)
+                least = torch.where(exact.isfinite(), exact, torch.inf).amin(dim=1)
                 self._best = least if self._best is None else torch.minimum(self._best, least)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -64,7 +65,7 @@ class Totals:
         metrics.update(self._per_node(metrics["_nodes"], federated=not getattr(strategy, "pooled", False)))
         for name in ("round", "evaluations", "accuracy_validation", "loss_best", "loss_validation"):
             self._figures[name] = metrics.get(name)
-        accuracy = metrics.get("accuracy_validation")
+        accuracy = self._sound_accuracy
         if accuracy is not None and (self._accuracy_best is None or accuracy > self._accuracy_best):
             self._accuracy_best = accuracy
 
@@ -91,9 +92,19 @@ class Totals:
         """Processor seconds since the run began, loading and the end included, over all resumed parts."""
         return self._cpu_total + time.process_time() - self._begun
 
+    @property
+    def _sound_accuracy(self) -> float | None:
+        """The last step's validation accuracy; `None` where there is none, or where it goes with a non-finite loss."""
+        accuracy, loss = (self._figures.get(f"{name}_validation") for name in ("accuracy", "loss"))
+        sound = accuracy is not None and math.isfinite(accuracy) and (loss is None or math.isfinite(loss))
+        return accuracy if sound else None
+
     def has_reached(self, target: float | None) -> bool:
-        """Return whether the last step's validation accuracy is at least the target; `None` is never reached."""
-        accuracy = self._figures.get("accuracy_validation")
+        """Return whether the last step's validation accuracy is at least the target; `None` is never reached.
+
+        A model with a non-finite validation loss reaches no target.
+        """
+        accuracy = self._sound_accuracy
         return target is not None and accuracy is not None and accuracy >= target
 
     def summary(self, nodes: int, *, federated: bool = True) -> dict[str, Any]:
