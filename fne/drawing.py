@@ -8,6 +8,8 @@ those that the process-wide generator would give from the same state.
 The means is a dispatch key that torch reserves for such modes and no backend uses. Kernels are registered under it for
 the random operators alone and all others fall through, so that only random operators cost more, some microseconds each.
 A `TorchDispatchMode` would do the same and intercept every operator, which makes training 10 to 60 per cent slower.
+A torch without the key, which is none of its public interface, gets the same numbers from its process-wide generator,
+which is put back afterwards; threads then wait for each other.
 """
 
 from __future__ import annotations
@@ -31,12 +33,11 @@ RANDOM = (
 """Operators of torch with an argument `generator`; all others that draw are made of these on the CPU."""
 
 _NAME = "TESTING_ONLY_GenericMode"
-_KEY = torch._C._dispatch_key_parse(_NAME)
-_ONLY = torch._C.DispatchKeySet(_KEY)
 _local = threading.local()
 _Library: Any = torch.library.Library  # it has no type hints
-_libraries = [_Library("_", "IMPL"), _Library("aten", "IMPL")]
+_libraries: list[Any] = []
 """What is registered stays so as long as these live."""
+_WAITING = threading.RLock()
 
 
 @contextlib.contextmanager
@@ -49,6 +50,10 @@ def drawing_from(generator: torch.Generator) -> Iterator[None]:
         RunError: from within the block, where an operator draws in a backward pass, as activation checkpointing does
             when it repeats a forward pass: numbers drawn before cannot be drawn again.
     """
+    if _KEY is None:
+        with _process_wide(generator):
+            yield
+        return
     before = getattr(_local, "generator", None)
     _local.generator = generator
     try:
@@ -58,6 +63,17 @@ def drawing_from(generator: torch.Generator) -> Iterator[None]:
         _local.generator = before
 
 
+@contextlib.contextmanager
+def _process_wide(generator: torch.Generator) -> Iterator[None]:
+    """Lend a generator's state to torch's process-wide one, for one thread at a time, and put both right again."""
+    with _WAITING, torch.random.fork_rng(devices=[]):
+        torch.set_rng_state(generator.get_state())
+        try:
+            yield
+        finally:
+            generator.set_state(torch.get_rng_state())
+
+
 def _kernel(operator: Any) -> Callable[..., Any]:
     """Return a kernel that calls `operator` with the thread's own generator, where none was given."""
     arguments = operator._schema.arguments
@@ -65,10 +81,11 @@ def _kernel(operator: Any) -> Callable[..., Any]:
     place = next(n for n, argument in enumerate(arguments) if argument.name == "generator")
     written = arguments[tensor].name
     call, outside, backward = operator._op, torch._C._ExcludeDispatchKeyGuard, torch._C._current_graph_task_id
+    only = torch._C.DispatchKeySet(_KEY)
 
     def draw(*args: Any, **kwargs: Any) -> Any:
         given = kwargs.get("generator") is not None or (len(args) > place and args[place] is not None)
-        with outside(_ONLY):
+        with outside(only):
             if given or not (args[tensor] if len(args) > tensor else kwargs[written]).is_cpu:
                 return call(*args, **kwargs)
             if backward() != -1:  # which other threads may run
@@ -83,13 +100,21 @@ def _kernel(operator: Any) -> Callable[..., Any]:
     return draw
 
 
+def _key() -> Any:
+    """Return the dispatch key of the mode, or `None` where this torch has none."""
+    try:
+        return torch._C._dispatch_key_parse(_NAME)
+    except (AttributeError, RuntimeError):
+        return None
+
+
 def _register() -> None:
     """Register the kernels: once a process, when this module is imported."""
-    everything, ours = _libraries
+    _libraries[:] = everything, ours = _Library("_", "IMPL"), _Library("aten", "IMPL")
     everything.fallback(torch.library.fallthrough_kernel, _NAME)
     for name in RANDOM:
-        packet = getattr(torch.ops.aten, name)
-        for overload in packet.overloads():
+        packet = getattr(torch.ops.aten, name, None)
+        for overload in packet.overloads() if packet is not None else ():
             operator = getattr(packet, overload)
             arguments = operator._schema.arguments
             tensors = any(isinstance(argument.type, torch.TensorType) for argument in arguments)
@@ -98,4 +123,6 @@ def _register() -> None:
                 ours.impl(operator, _kernel(operator), _NAME)
 
 
-_register()
+_KEY = _key()
+if _KEY is not None:
+    _register()

@@ -36,7 +36,16 @@ LAYERS = {
 
 ONLY = {
     "fne.models": ("fne.registry", "fne.types", "fne.errors", "fne.randomness", "fne.models"),
-    "fne.data": ("fne.registry", "fne.types", "fne.errors", "fne.files", "fne.randomness", "fne.findings", "fne.quiet", "fne.data"),
+    "fne.data": (
+        "fne.registry",
+        "fne.types",
+        "fne.errors",
+        "fne.files",
+        "fne.randomness",
+        "fne.findings",
+        "fne.quiet",
+        "fne.data",
+    ),
 }
 """Leaves of the tree: all that they may import of the toolkit."""
 

@@ -81,8 +81,13 @@ def tensors(value: Any) -> list[Tensor]:
 
 
 # ------------------------------------------------------------------------------------------------ random operators
+@pytest.mark.parametrize("key", [True, False], ids=["key", "no key"])
 @pytest.mark.parametrize("name", DRAWS)
-def test_a_block_gives_the_numbers_that_the_process_would_give(name: str) -> None:
+def test_a_block_gives_the_numbers_that_the_process_would_give(
+    name: str, key: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not key:  # as with a torch that has no such dispatch key
+        monkeypatch.setattr("fne.drawing._KEY", None)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(5)
         expected, then = tensors(DRAWS[name]()), torch.rand(1)
