@@ -48,7 +48,12 @@ def fdd_ea_mo(
     arithmetic: Annotated[
         Literal["fixed", "float"], Key("of the sums: the fixed point of secure sums, or floating point")
     ] = "fixed",
-    release: Annotated[bool, Key("a last step: each node tells its front")] = True,
+    release: Annotated[bool, Key("end with the fronts that owners publish; else with none")] = True,
+    finals: Annotated[
+        Literal["mean", "literal"],
+        Key("all nodes measure the published points, and their means make the front; or the owners' own values do"),
+    ] = "mean",
+    finalists: Annotated[int, Key("most points that all nodes measure at the end", unit="points", ge=1, le=1000)] = 50,
     runs: Annotated[int, Key("side by side, of seeds seed, seed + 1, …", unit="runs", ge=1, le=1000)] = 1,
 ) -> FrontSearch:
     """Federated surrogate-assisted search for a Pareto front, unprotected: the baseline of fdd_ea_dh."""
@@ -58,5 +63,6 @@ def fdd_ea_mo(
         publish=infill == "all", surrogate=surrogate,
         networks=Networks(default_centres(task) if centres is None else centres, epochs, lr, kmeans_starts),
         population=default_population(task.objectives) if population is None else population, weight=weight,
-        arithmetic=arithmetic, release=release, secure=False,
+        arithmetic=arithmetic, release=release,
+        finalists=finalists if finals == "mean" else 0, secure=False,
     )  # fmt: skip
