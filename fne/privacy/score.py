@@ -32,6 +32,6 @@ def score_note(noise: str, weights: int) -> str:
     root = f"{math.sqrt(weights):,.0f}"
     return (
         f"with strategy.noise = total each of the {weights:,} weights gets noise of sigma Z / {root} (the root of "
-        "their number), while eq. (7) counts sigma Z for each weight: a small score says nothing about protection here; the "
-        "accounted epsilon counts the noise that there is"
+        "their number), while eq. (7) counts sigma Z for each weight: a small score says nothing about protection "
+        "here; the accounted epsilon counts the noise that there is"
     )
