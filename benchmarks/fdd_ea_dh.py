@@ -12,7 +12,8 @@ A cell is one `fne train` with `strategy.runs` seeds side by side; its folder ke
 again only where that is what would be run now. Figures are the inverted generational distance of all that any node has
 measured, the start included, as in the paper (a simulation may look). Columns:
 
-    all      fdd_ea_mo, infill = all: the paper's "FDD-EA"
+    all      fdd_ea_mo, infill = all, with cubic interpolants: all nodes fit the same one, so the acquisition has no
+             deviation. Beside it stands the paper's "FDD-EA", which has networks
     dh       fdd_ea_mo, infill = aggregator: what fdd_ea_dh selects, by the same fixed point without masks (`parity`; of
              runs side by side the first is that of a run alone, the others have other secrets in the choice of points)
     big      fdd_ea_dh, mode = literal, masks of size 10, with eq. (4): the paper's "DH-big"

@@ -51,6 +51,10 @@ class DataWarning(UserWarning):
     """Something about the data that the user should know before believing a figure; the run goes on."""
 
 
+class SettingWarning(DataWarning):
+    """A setting that switches off a part of the method; the run goes on without that part."""
+
+
 class CheckpointError(FneError):
     """A checkpoint that is missing, damaged, or belongs to another run."""
 

@@ -94,6 +94,7 @@ class FrontSearch:
         self._population, self._weight = population, weight
         self._adapt_every = max(1, round(ADAPTED * generations))
         self._participation = Participation(seed, runs, participation)
+        self._participation.warn_of_no_spread(task.nodes, "weight", weight)
         self.fewest = self._participation.count(task.nodes)
         d, places = len(task.space), len(rvea.reference_vectors(task.objectives, population))
         self._asked = start_points(task, seed, runs, initial)

@@ -25,6 +25,7 @@ from fne.training import train
 from fne.types import AGGREGATE, Header, Reply, Result, Round, Status, Traffic
 from fne.watch.history import read_history
 
+pytestmark = pytest.mark.filterwarnings("ignore:strategy.infill = all:fne.errors.SettingWarning")
 NAN = math.nan
 POINT = ("fdd_ea", "fdd_ea_plus")
 SITES = 5

@@ -28,6 +28,8 @@ from fne.training import train
 from fne.types import Header, Reply, Request, Round, Status
 from fne.watch.history import read_history
 
+pytestmark = pytest.mark.filterwarnings("ignore:strategy.infill = all:fne.errors.SettingWarning")
+"""Interpolants of the same points are quick to fit; that they are the same at all nodes is in test_spread.py."""
 SMALL = {"rounds": 3, "initial": 20, "generations": 4, "population": 10, "points": 2, "finals": "literal"}
 """Without finals, in which all nodes measure what is published: these are in test_finals.py."""
 KINDS = ("cubic", "network")

@@ -16,6 +16,9 @@ Deviations and readings
   measure the start.
 - (14) is weighted with p_k like (12); nodes with the same number of samples make it a plain mean. (16) divides K + 1
   deviations by K, as printed.
+- The paper's lambda of 0.1 is of 100 nodes. Of 10 nodes it would leave one participant, whose network is the average,
+  so that the standard deviation in (13) is 0 and the acquisition has no exploration left. `participation` is by default
+  a tenth of the nodes, but at least three of them.
 - Everything happens in the cube [-1, 1]^d that the bounds are mapped to. Norms (11) and widths scale along, so for
   bounds that are symmetric about 0, as the paper's are, it is the same method; for others the origin is their middle.
 - `queries = distinct` ("lambda N for distinct x_p") is not described: each participant's point minimises the
@@ -60,7 +63,10 @@ class FddEa:
         initial: Annotated[
             int | None, Key("points of the Latin hypercube that all nodes measure; null: 5 d", unit="points", ge=1)
         ] = None,
-        participation: Annotated[float, Key("share of the nodes that take part in a round; lambda", gt=0, le=1)] = 0.1,
+        participation: Annotated[
+            float | None,
+            Key("share of the nodes that take part in a round; lambda; null: 0.1, but at least 3 nodes", gt=0, le=1),
+        ] = None,
         acquisition: Annotated[
             Literal["f", "l", "g"], Key("F-LCB, L-LCB or G-LCB: mean of local and global models, local, or global")
         ] = "f",
@@ -94,6 +100,7 @@ class FddEa:
         self.seed, self.step, self.releases = seed, 0, release
         self._initial = 5 * d if initial is None else initial
         participants = Participation(seed, runs, participation)
+        participants.warn_of_no_spread(task.nodes, "mu", mu)
         self.fewest = participants.count(task.nodes)
         self._each = self.fewest if queries == "distinct" else 1
         self._queries = max(1, 6 * d // self._each) if rounds is None else rounds

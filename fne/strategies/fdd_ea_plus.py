@@ -43,7 +43,10 @@ class FddEaPlus:
         initial: Annotated[
             int | None, Key("points of the Latin hypercube that all nodes measure; null: 5 d", unit="points", ge=1)
         ] = None,
-        participation: Annotated[float, Key("share of the nodes that take part in a round; lambda", gt=0, le=1)] = 0.1,
+        participation: Annotated[
+            float | None,
+            Key("share of the nodes that take part in a round; lambda; null: 0.1, but at least 3 nodes", gt=0, le=1),
+        ] = None,
         share: Annotated[
             float, Key("of the rounds that are FDD-EA; at least one round, and one is left", gt=0, lt=1)
         ] = 0.25,
@@ -68,6 +71,7 @@ class FddEaPlus:
         self._first = min(max(1, round(share * queries)), queries - 1)
         self._start = start_points(task, seed, runs, 5 * d if initial is None else initial)
         self._participation = Participation(seed, runs, participation)
+        self._participation.warn_of_no_spread(task.nodes, "mu", mu)
         self.fewest = self._participation.count(task.nodes)
         self._rounds = SurrogateRounds(
             task, seed=seed, runs=runs, start=self._start, participation=self._participation, distinct=False,
