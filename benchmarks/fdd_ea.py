@@ -102,7 +102,12 @@ class Cell:
             "name": self.name,
             "seed": 100 if dict(self.problem).get("shift") else 0,
             "problem": {"name": self.function, "dim": self.dim, "nodes": 100, **dict(self.problem)},
-            "strategy": {"name": self.strategy, "runs": min(runs, self.most), **dict(self.settings)},
+            "strategy": {
+                "name": self.strategy,
+                "runs": min(runs, self.most),
+                **dict(self.settings),
+                **({"finals": "literal"} if self.strategy in FEDERATED else {}),  # evaluations are those of the paper
+            },
             "watch": {"tensorboard": False, "checkpoint_every": 10**6},
         }
 

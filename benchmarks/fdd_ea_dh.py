@@ -12,7 +12,8 @@ A cell is one `fne train` with `strategy.runs` seeds side by side; its folder ke
 again only where that is what would be run now. Figures are the inverted generational distance of all that any node has
 measured, the start included, as in the paper (a simulation may look). Columns:
 
-    all      fdd_ea_mo, infill = all: the paper's "FDD-EA"
+    all      fdd_ea_mo, infill = all, with cubic interpolants: all nodes fit the same one, so the acquisition has no
+             deviation. Beside it stands the paper's "FDD-EA", which has networks
     dh       fdd_ea_mo, infill = aggregator: what fdd_ea_dh selects, by the same fixed point without masks (`parity`; of
              runs side by side the first is that of a run alone, the others have other secrets in the choice of points)
     big      fdd_ea_dh, mode = literal, masks of size 10, with eq. (4): the paper's "DH-big"
@@ -97,7 +98,7 @@ def config(column: str, instance: tuple[str, int, int], runs: int) -> dict[str, 
     return {
         "name": f"{column}-{instance[0]}{instance[1]}-{instance[2]}",
         "problem": problem(*instance),
-        "strategy": {**COLUMNS[column], "runs": runs},
+        "strategy": {**COLUMNS[column], "runs": runs, "finals": "literal"},  # evaluations are those of the paper
         "watch": {"tensorboard": False, "checkpoint_every": 10**6, "every": 52},
     }
 
@@ -250,7 +251,7 @@ class Tapped(LocalEngine):
 
 def made(nodes: int, secure: bool, objectives: int = 3, **settings: Any) -> tuple[Search, Any, Tapped]:
     """Return a search on DTLZ2, the engine that its requests go to, and the nodes' engine."""
-    strategy = {"name": "fdd_ea_dh" if secure else "fdd_ea_mo", "infill": "aggregator", **settings}
+    strategy = {"name": "fdd_ea_dh" if secure else "fdd_ea_mo", "infill": "aggregator", "finals": "literal", **settings}
     given = {
         "problem": {"name": "dtlz", "number": 2, "objectives": objectives, "nodes": nodes}, "strategy": strategy,
         "secure": secure,
@@ -311,7 +312,8 @@ def parity(out: Path) -> None:
         ):  # fmt: skip
             name = f"parity-{label}-{instance[0]}{instance[1]}-{instance[2]}"
             given = {
-                "name": "parity", "problem": problem(*instance), "strategy": {**strategy, "runs": 1},
+                "name": "parity", "problem": problem(*instance),
+                "strategy": {**strategy, "runs": 1, "finals": "literal"},
                 "secure": label == "secure", "watch": {"tensorboard": False, "every": 52},
             }  # fmt: skip
             summary = train(given, out=out / name)

@@ -23,6 +23,7 @@ from typing import Any
 
 import torch
 
+from fne.privacy.score import NOTE, SCORE
 from fne.training import train
 from fne.watch.history import read_history
 
@@ -160,10 +161,11 @@ def table(groups: Sequence[str], out: Path) -> None:
 
 def _chosen(title: str, choose: Callable[[Sequence[Row]], Row], groups: Sequence[str], out: Path) -> None:
     head = (
-        f"{title}: pair", "method", "T", "communication (%)", "paper", "error, test (%)", "paper", "score (7)", "paper",
+        f"{title}: pair", "method", "T", "communication (%)", "paper", "error, test (%)", "paper", SCORE, "paper",
         "epsilon, own training", "epsilon, whole search",
     )  # fmt: skip
     print(f"| {' | '.join(head)} |\n|---|---|{'---:|' * (len(head) - 2)}")
+    notes = {}
     for group in groups:
         for method in METHODS:
             folders = loaded(out, group, method)
@@ -171,6 +173,7 @@ def _chosen(title: str, choose: Callable[[Sequence[Row]], Row], groups: Sequence
                 continue
             best = [choose(front_of(folder)) for folder in folders]
             privacy = [json.loads((folder / "summary.json").read_text())["privacy"] for folder in folders]
+            notes |= {(group, p[NOTE]): None for p in privacy if p.get(NOTE)}
             theirs = [f"{value:g}" for value in PAPER.get((group, method), ())] or ["-"] * 3
             ours = [
                 shown([100 * row["communication"] for row in best]), shown([100 * row["error_test"] for row in best]),
@@ -179,7 +182,7 @@ def _chosen(title: str, choose: Callable[[Sequence[Row]], Row], groups: Sequence
             cells = [cell for pair in zip(ours, theirs, strict=True) for cell in pair]
             cells += [shown([row["epsilon"] for row in best], 2), shown([p["epsilon"] for p in privacy], 2)]
             print(f"| {group} | `{method}` | {rounds_of(folders[0])} | {' | '.join(cells)} |")
-    print()
+    print("".join(f"\n{NOTE}, {group}: {text}" for group, text in notes), end="\n\n")
 
 
 def _first(curve: Sequence[float], wanted: float) -> int | None:
@@ -217,7 +220,7 @@ def pictures(groups: Sequence[str], out: Path, to: Path) -> None:
         flat.set_xlabel("communication")
         flat.set_ylabel("error (validation)")
         deep.set_xlabel("communication")
-        deep.set_ylabel("score")
+        deep.set_ylabel(SCORE)
         deep.set_zlabel("error")
         figure.savefig(to / f"fed_moeac_{group}.png", dpi=100)
 

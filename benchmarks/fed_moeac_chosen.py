@@ -23,6 +23,7 @@ from typing import Any
 import torch
 from fed_moeac import METHODS, Row, front_of, loaded, nearest, shown, volumes
 
+from fne.privacy.score import NOTE, SCORE
 from fne.training import train
 from fne.watch.history import read_history
 
@@ -103,6 +104,12 @@ def ended(folder: Path) -> Row:
     return row
 
 
+def note_of(folder: Path) -> str:
+    """Return what the score of a run leaves out; empty where nothing is said."""
+    privacy = json.loads((folder / "summary.json").read_text()).get("privacy") or {}
+    return privacy.get(NOTE) or ""
+
+
 def curves_of(out: Path, method: str, name: str) -> list[Path]:
     """Return the folders of the finished trainings of a choice."""
     return [path.parent for path in sorted(out.glob(f"curve-{method}-{name.replace(' ', '_')}-s*/summary.json"))]
@@ -110,7 +117,9 @@ def curves_of(out: Path, method: str, name: str) -> list[Path]:
 
 def tables(found: Path, out: Path, to: Path) -> None:
     """Print all tables, and draw the curves."""
-    print("| method | chosen | communication (%) | error, test, after ten rounds (%) | after 100 | score, T = 100 |")
+    notes = set()
+    print("| method | chosen | communication (%) | error, test, after ten rounds (%) | after 100 | "
+          f"{SCORE}; T = 100 |")  # fmt: skip
     print("|---|---|---:|---:|---:|---:|")
     for method in METHODS:
         for name, choose in CHOICES.items():
@@ -118,15 +127,17 @@ def tables(found: Path, out: Path, to: Path) -> None:
             long = [ended(folder) for folder in curves_of(out, method, name)]
             if not long:
                 continue
+            notes |= {note_of(folder) for folder in curves_of(out, method, name)}
             cells = [shown([100 * row["sent"] for row in long]), shown([100 * row["error_test"] for row in rows]),
                      shown([100 * row["error"] for row in long]), shown([row["score"] for row in long])]  # fmt: skip
             print(f"| `{method}` | {name} | {' | '.join(cells)} |")
+    print("".join(f"\n{NOTE}: {text}" for text in sorted(notes) if text))
     rows = [ended(folder.parent) for folder in sorted(out.glob("full-s*/summary.json"))]
     if rows:
         best = 100 * (1 - min(row["error"] for row in rows))
         print(f"\nall of MNIST, fed_moeac's of least error, 50 rounds, {len(rows)} seeds: error on test "
               f"{shown([100 * row['error'] for row in rows])} %, best accuracy {best:.2f} %, communication "
-              f"{shown([100 * row['sent'] for row in rows])} %, score {shown([row['score'] for row in rows])}, "
+              f"{shown([100 * row['sent'] for row in rows])} %, {SCORE} {shown([row['score'] for row in rows])}, "
               f"epsilon {shown([row['epsilon'] for row in rows])}")  # fmt: skip
     print("\n| ten rounds | error, test (%) | communication (%) | accounted epsilon | of a |\n|---|---:|---:|---:|---|")
     for i, name in enumerate(OTHERS):

@@ -12,12 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from fne.errors import RunError
 from fne.node import Node
 from fne.objective import Objective, measured
+from fne.privacy import ring
 from fne.types import Header, Request
 
 POINTS, MEASURED, EXACT, ASKED = "points", "measured", "exact", "asked"
@@ -30,6 +32,25 @@ def runs_of(node: Node, request: Request) -> Tensor:
     """Return the runs in which a node takes part, int64 `[r]`."""
     runs = request.private.get(node.name, {}).get("runs")
     return torch.arange(len(request.common["points"])) if runs is None else runs
+
+
+def as_words(values: Tensor, what: str, parties: int, remedy: str) -> Tensor:
+    """Return values as words of the ring, int64 of the same shape: their sum is the same whether it is secure or not.
+
+    Args:
+        values: floats.
+        what: they are, for the error.
+        parties: number of nodes whose words are added up.
+        remedy: what to do about values that are too large.
+
+    Raises:
+        RunError: so many nodes cannot add up values of this size.
+    """
+    try:
+        words, _ = ring.encode(values.numpy(), parties, what)
+    except ring.OutOfRangeError as error:
+        raise RunError(f"{error}; {remedy}") from None
+    return torch.from_numpy(words.view(np.int64)).view(values.shape)
 
 
 def objective_of(node: Node) -> Objective:

@@ -55,6 +55,10 @@ class NodeWarning(DataWarning):
     """Nodes that often gave no answer of use: what a run yields is that of the others."""
 
 
+class SettingWarning(DataWarning):
+    """A setting that switches off a part of the method; the run goes on without that part."""
+
+
 class CheckpointError(FneError):
     """A checkpoint that is missing, damaged, or belongs to another run."""
 

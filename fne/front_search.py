@@ -3,7 +3,7 @@
 A round is a step in which nodes fit surrogates (and measure, where there is something to measure), one in which they
 predict a first population, and one for each generation: the server varies what survived, all nodes predict, the chosen
 node selects. In the last generation that node chooses a few points, measures and keeps them. At the run's end each
-owner publishes its front, or declines.
+owner publishes its front, or declines, and all nodes measure what is published (`fne.finals`).
 
 Shapes: `B` runs side by side, `V` places of the population, `n` candidates, `d` variables, `M` objectives, `m` centres.
 Points lie in the cube [-1, 1]^d.
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from torch import Tensor
 
 from fne.errors import RunError
 from fne.evolution import real_coded, rvea
+from fne.finals import STEPS, Finals
 from fne.front_settings import Masking, Networks
 from fne.front_tasks import Arithmetic, Kind
 from fne.privacy import ring
@@ -59,6 +60,7 @@ class FrontSearch:
         weight: standard deviations that the acquisition subtracts; t.
         arithmetic, masking: of the sums, see `fne.front_tasks.Arithmetic`.
         release: whether the run ends with the owners' fronts.
+        finalists: most of their points that all nodes measure then; 0: the owners' own values count.
         secure: whether `secure` must be set, or must not.
     """
 
@@ -83,6 +85,7 @@ class FrontSearch:
         arithmetic: Arithmetic,
         masking: Masking | None = None,
         release: bool,
+        finalists: int,
         secure: bool,
     ) -> None:
         self.seed, self.step, self.secure, self._runs, self.releases = seed, 0, secure, runs, release
@@ -92,6 +95,7 @@ class FrontSearch:
         self._population, self._weight = population, weight
         self._adapt_every = max(1, round(ADAPTED * generations))
         self._participation = Participation(seed, runs, participation)
+        self._participation.warn_of_no_spread(task.nodes, "weight", weight)
         self.fewest = self._participation.count(task.nodes)
         d, places = len(task.space), len(rvea.reference_vectors(task.objectives, population))
         self._asked = start_points(task, seed, runs, initial)
@@ -104,6 +108,10 @@ class FrontSearch:
                 for g in draws(seed, runs, "server")
             ])  # fmt: skip
             self._network = {"weights": u[..., :-1], "bias": u[..., -1]}
+        self._finals: Finals | None = None
+        if release and finalists and task.nodes > 1:  # one node alone has nobody to agree with
+            words: Literal["fixed", "float"] = "fixed" if arithmetic == "fixed" else "float"
+            self._finals = Finals("front", seed=seed, runs=runs, most=finalists, arithmetic=words)
         self.publishes = publish
         self._turn = self._measured = 0
         self._lost: list[str] = []
@@ -115,18 +123,23 @@ class FrontSearch:
     # ------------------------------------------------------------------------------------------------ schedule
     @property
     def horizon(self) -> int:
-        """All rounds' steps, one in which all measure what was published last, and the release."""
-        return self._rounds * (2 + self._generations) + self.publishes + self.releases
+        """All rounds' steps, one in which all measure what was published last, and the finals or the release."""
+        last = STEPS if self._finals else self.releases
+        return self._rounds * (2 + self._generations) + self.publishes + last
 
     @property
     def done(self) -> bool:
-        """Whether the horizon is reached."""
-        return self.step >= self.horizon
+        """Whether the horizon is reached, or there are no finalists."""
+        return self.step >= self.horizon or (self._finals is not None and self._finals.over)
 
     def _place(self) -> tuple[int, int]:
-        """Return round and generation: -1 is where nodes fit, 0 the first population; behind the rounds -1 or 0."""
-        round_, place = divmod(self.step, 2 + self._generations)
-        return round_, place - (self.publishes or round_ < self._rounds)
+        """Return round and generation: -1 is where nodes fit, 0 the first population.
+
+        Behind the rounds -1 is where all measure what was published last, and the finals or the release begin at 0.
+        """
+        each = 2 + self._generations
+        round_ = min(self.step // each, self._rounds)
+        return round_, self.step - round_ * each - (self.publishes or round_ < self._rounds)
 
     def _members(self, nodes: Sequence[str]) -> list[tuple[str, ...]]:
         """Return who takes part in the round, of each run; those that the round has lost are out."""
@@ -138,6 +151,8 @@ class FrontSearch:
         round_, generation = self._place()
         if generation < 0:
             return self._fit_request(nodes)
+        if round_ == self._rounds and self._finals:
+            return self._finals.ask(generation, self.step, nodes)
         if round_ == self._rounds:
             return release_request(self.seed, self.step, nodes, "release_front")
         members = self._members(nodes)
@@ -230,13 +245,17 @@ class FrontSearch:
             self._measured += self.publishes and self._asked.shape[1] == self._points and number > 0
             self._asked, self._lead_lost, self._turn = self._asked[:, :0], False, self._turn + 1
             self._lost = sorted(failure.node for failure in round_.failures)
+        elif number == self._rounds and self._finals:
+            self._result = self._finals.tell(generation, self.step, round_, self._result)
+            figures = self._finals.figures
         elif number == self._rounds:
             self._result = released_fronts(round_, self._result)
         else:
             figures = self._go_on(round_, generation)
         self.step += 1
         done = min(self.step // (2 + self._generations), self._rounds)
-        return {"round": done, "evaluations": self._initial + self._points * self._measured, **figures}
+        finalists = self._finals.measured if self._finals else 0
+        return {"round": done, "evaluations": self._initial + self._points * self._measured + finalists, **figures}
 
     def _average(self, round_: Round) -> None:
         """Make the global network of the sums.
@@ -311,6 +330,7 @@ class FrontSearch:
             "step": self.step, "turn": self._turn, "measured": self._measured, "survivors": self._survivors,
             "taken": self._taken, "network": dict(self._network), "asked": self._asked, "lost": list(self._lost),
             "lead_lost": self._lead_lost, "result": {"points": self._result.parameters, "values": self._result.values},
+            "finals": self._finals.state_dict() if self._finals else {},
         }  # fmt: skip
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -320,6 +340,8 @@ class FrontSearch:
         self._survivors, self._taken, self._network = state["survivors"], state["taken"], dict(state["network"])
         self._asked, self._lost, self._lead_lost = state["asked"], list(state["lost"]), state["lead_lost"]
         self._result = Result("front", state["result"]["points"], values=state["result"]["values"])
+        if self._finals:
+            self._finals.load_state_dict(state["finals"])
 
 
 def _stacked(rows: Sequence[Tensor], order: Tensor) -> Tensor:

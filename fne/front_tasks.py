@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from fne import randomness
-from fne.archive import held, measure_asked, objective_of, runs_of
+from fne.archive import as_words, held, measure_asked, objective_of, runs_of
 from fne.errors import RunError
 from fne.evolution import rvea
 from fne.evolution.real_coded import take
@@ -330,14 +330,8 @@ def _spread(rows: Tensor, runs: Tensor, count: int) -> Tensor:
 
 
 def _added(values: Tensor, what: str, parties: int, arithmetic: Arithmetic, remedy: str) -> Tensor:
-    """Return values as `parties` nodes add them up: words of the ring, int64, whose sum masks do not change."""
-    if arithmetic != "fixed":
-        return values
-    try:
-        words, _ = ring.encode(values.numpy(), parties, what)
-    except ring.OutOfRangeError as error:
-        raise RunError(f"{error}; {remedy}") from None
-    return torch.from_numpy(words.view(np.int64)).view(values.shape)
+    """Return values as `parties` nodes add them up with this arithmetic."""
+    return as_words(values, what, parties, remedy) if arithmetic == "fixed" else values
 
 
 def _check_range(values: Tensor, nodes: int) -> None:

@@ -157,15 +157,23 @@ class Optimizer:
 
     @property
     def best(self) -> tuple[Point, float]:
-        """The best point told so far, and its value: of several nodes the least.
+        """The best point and its value: by the strategy's result once the budget is spent, before by what was told.
+
+        Of a point that several nodes have told the value is the mean of theirs.
 
         Raises:
             FneError: nothing finite was told yet.
         """
-        finite = [(value, key) for (_, key), value in self._values.items() if math.isfinite(value)]
-        if not finite:
+        result = self._strategy.result()
+        if self._strategy.done and result.values is not None and bool(result.values.isfinite().all()):
+            return self._given(result.parameters[0]), float(result.values[0])
+        told: dict[bytes, list[float]] = {}
+        for (_, key), value in self._values.items():
+            if math.isfinite(value):
+                told.setdefault(key, []).append(value)
+        if not told:
             raise FneError("Optimizer.best: no finite value was told yet")
-        value, key = min(finite)
+        value, key = min((sum(values) / len(values), key) for key, values in told.items())
         return self._given(torch.frombuffer(bytearray(key), dtype=torch.float64)), value
 
     # -------------------------------------------------------------------------------------------- inside

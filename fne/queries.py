@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from fne import randomness
-from fne.archive import MEASURED, POINTS, held, measure_asked, runs_of
+from fne.archive import ASKED, MEASURED, POINTS, as_words, held, measure_asked, objective_of, runs_of
+from fne.evolution.real_coded import take
 from fne.node import Node, Worker, payload_of
-from fne.payloads import Entry, Payload
+from fne.payloads import Entry, Kind, Payload
 from fne.registry import Key, register
 from fne.surrogates import rbfn
 from fne.surrogates.rbfn import Network
@@ -24,7 +25,8 @@ from fne.types import Header, Request, Tensors
 def measure_payload(request: Request, node: str) -> Payload:
     """Return what `measure` yields: values, and where there are any."""
     size = tuple(request.common["points"].shape[:2])
-    return {"value": Entry("float", size), "count": Entry("int", size, least=0, most=1)}
+    kind: Kind = "int" if request.options.get("arithmetic") == "fixed" else "float"
+    return {"value": Entry(kind, (*size, None)), "count": Entry("int", size, least=0, most=1)}
 
 
 @register("task", "measure", payload=measure_payload)
@@ -34,21 +36,33 @@ def measure_task(
     request: Request,
     *,
     recall: Annotated[bool, Key("answer from memory alone, nothing is measured anew")] = False,
+    arithmetic: Annotated[Literal["float", "fixed"], Key("of the sum: float64, or words of the ring Z_2^64")] = "float",
+    parties: Annotated[int, Key("number of nodes whose values are added up", unit="nodes", ge=1)] = 1,
 ) -> Iterator[Tensors]:
     """Measure points and tell the values: they can be added up, so nobody need see those of one node.
 
-    Takes common `points [B, n, d]` and `runs`. Yields `value`, float64, and `count`, int64, both `[B, n]`: zeros where
-    the node cannot measure, its measurement failed, or it takes no part in the run.
+    Takes common `points [B, n, d]` and `runs`. Yields `value [B, n, M]`, float64, or with `fixed` int64 words, and
+    `count [B, n]`, int64: zeros where the node cannot measure, its measurement failed, it takes no part in the run, or
+    its owner declines to release what it finds. Of a point that the node has measured more than once, `recall` tells
+    the first value, and what is measured now is told otherwise.
+
+    Raises:
+        RunError: a value is beyond the range of the ring.
     """
     points = request.common["points"].double()
-    if not recall:
-        measure_asked(nodes, request)
+    willing = [node for node in nodes if not objective_of(node).declines]
+    if not recall and willing:
+        measure_asked(willing, request)
     for node in nodes:
         runs = runs_of(node, request)
-        value = torch.zeros(points.shape[:2], dtype=torch.float64)
+        value = torch.zeros(*points.shape[:2], objective_of(node).objectives, dtype=torch.float64)
         count = torch.zeros(points.shape[:2], dtype=torch.int64)
-        if POINTS in node.memory:
-            value[runs], count[runs] = _recalled(node, runs, points[runs])
+        if POINTS in node.memory and not objective_of(node).declines:
+            found = _recalled(node, runs, points[runs]) if recall else _last(node, runs, points.shape[1])
+            count[runs] = found.isfinite().all(dim=2).long()
+            value[runs] = found.where(count[runs].bool().unsqueeze(2), 0.0)
+        if arithmetic == "fixed":
+            value = as_words(value, "value", parties, "scale the objectives")
         yield {"value": value, "count": count}
 
 
@@ -97,13 +111,19 @@ def surrogate_task(
         yield {name: values[rows] for name, values in told.items() if len(rows) or name == "samples"}
 
 
-def _recalled(node: Node, runs: Tensor, points: Tensor) -> tuple[Tensor, Tensor]:
-    """Return what the node measured at points `[r, n, d]`, 0 where nothing, and how often: 0 or 1; `[r, n]` both."""
-    kept, values = node.memory[POINTS][runs], node.memory[MEASURED][runs, :, 0]
-    same = (kept.unsqueeze(1) == points.unsqueeze(2)).all(dim=-1) & values.isfinite().unsqueeze(1)
-    there = same.any(dim=2)
-    value = values.nan_to_num().gather(1, same.int().argmax(dim=2))
-    return torch.where(there, value, 0.0), there.long()
+def _recalled(node: Node, runs: Tensor, points: Tensor) -> Tensor:
+    """Return what the node measured first at points `[r, n, d]`, `[r, n, M]`, NaN where it measured nothing."""
+    kept, values = node.memory[POINTS][runs], node.memory[MEASURED][runs]
+    valid = values.isfinite().all(dim=2)
+    same = (kept.unsqueeze(1) == points.unsqueeze(2)).all(dim=-1) & valid.unsqueeze(1)
+    found = take(values, same.int().argmax(dim=2))
+    return found.where(same.any(dim=2).unsqueeze(2), torch.nan)
+
+
+def _last(node: Node, runs: Tensor, count: int) -> Tensor:
+    """Return the values `[r, n, M]` of the `count` points that the node was asked last."""
+    places = node.memory[ASKED][runs].unsqueeze(1) - count + torch.arange(count)
+    return take(node.memory[MEASURED][runs], places)
 
 
 # ------------------------------------------------------------------------------------------------ networks

@@ -1,14 +1,17 @@
 """The end of a search: each owner publishes the best that its node has found, or declines.
 
 What nodes measure is known to nobody else. These tasks are the only ones that tell it, node by node, also where sums
-are secure; a node whose owner declines refuses, which is no failure.
+are secure; a node whose owner declines refuses, which is no failure. In the finals (`fne.finals`) owners publish points
+without values.
 """
 
 from __future__ import annotations
 
 import math
 import warnings
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -18,8 +21,8 @@ from fne.errors import DataWarning, RunError
 from fne.evolution.indicators import front_of
 from fne.node import DeclinedError, Node, Worker
 from fne.payloads import Entry, Payload
-from fne.registry import register
-from fne.types import Header, Request, Result, Round, Tensors
+from fne.registry import Key, register
+from fne.types import Header, Reply, Request, Result, Round, Scalar, Tensors
 
 
 def check_release(node: Node) -> None:
@@ -37,45 +40,76 @@ def check_release(node: Node) -> None:
 
 # ------------------------------------------------------------------------------------------------ nodes
 def release_payload(request: Request, node: str) -> Payload:
-    """Return what `release` yields: a point and its value of each run."""
-    return {"point": Entry("float", (None, None)), "value": Entry("float", (None,))}
+    """Return what `release` yields: a point of each run, and its value if that is wanted."""
+    value = {"value": Entry("float", (None,))} if request.options.get("values", True) else {}
+    return {"point": Entry("float", (None, None)), **value}
 
 
 def release_front_payload(request: Request, node: str) -> Payload:
-    """Return what `release_front` yields: points and their values of each run."""
-    return {name: Entry("float", (None, None, None)) for name in ("points", "values")}
+    """Return what `release_front` yields: points of each run, and their values if those are wanted."""
+    names = ("points", "values") if request.options.get("values", True) else ("points",)
+    return {name: Entry("float", (None, None, None)) for name in names}
 
 
 @register("task", "release", payload=release_payload)
-def release_task(worker: Worker, nodes: Sequence[Node], request: Request) -> Iterator[Tensors]:
+def release_task(
+    worker: Worker,
+    nodes: Sequence[Node],
+    request: Request,
+    *,
+    values: Annotated[bool, Key("tell the value besides; false: propose the point alone")] = True,
+) -> Iterator[Tensors]:
     """Tell the best point that the node has measured, and its value: what an owner agrees to at a run's end.
 
-    Yields `point [B, d]` of the cube and `value [B]`, NaN where nothing was measured. An owner may decline.
+    Yields `point [B, d]` of the cube and with `values` also `value [B]`, NaN where nothing was measured. An owner may
+    decline.
     """
     for node in nodes:
         check_release(node)
-        values = node.memory[MEASURED][..., 0]
-        best = torch.where(values.isfinite(), values, torch.inf).argmin(dim=1)
+        found = node.memory[MEASURED][..., 0]
+        best = torch.where(found.isfinite(), found, torch.inf).argmin(dim=1)
         rows = torch.arange(len(best))
-        yield {"point": node.memory[POINTS][rows, best], "value": values[rows, best]}
+        point, value = node.memory[POINTS][rows, best], found[rows, best]
+        told = {"point": point.where(value.isfinite().unsqueeze(1), torch.nan)}
+        yield {**told, "value": value} if values else told
 
 
 @register("task", "release_front", payload=release_front_payload)
-def release_front_task(worker: Worker, nodes: Sequence[Node], request: Request) -> Iterator[Tensors]:
+def release_front_task(
+    worker: Worker,
+    nodes: Sequence[Node],
+    request: Request,
+    *,
+    values: Annotated[bool, Key("tell the values besides; false: propose the points alone")] = True,
+) -> Iterator[Tensors]:
     """Tell those of the node's points that no other one of it dominates, and their values.
 
-    Yields `points [B, n, d]` of the cube and `values [B, n, M]`, padded with NaN. An owner may decline.
+    Yields `points [B, n, d]` of the cube and with `values` also `values [B, n, M]`, padded with NaN. An owner may
+    decline.
     """
     for node in nodes:
         check_release(node)
-        points, values = _fronts(node.memory[POINTS], node.memory[MEASURED])
-        yield {"points": points, "values": values}
+        points, found = fronts(node.memory[POINTS], node.memory[MEASURED])
+        yield {"points": points, "values": found} if values else {"points": points}
 
 
 # ------------------------------------------------------------------------------------------------ server
-def release_request(seed: int, step: int, nodes: Sequence[str], task: str = "release") -> Request:
+def release_request(
+    seed: int, step: int, nodes: Sequence[str], task: str = "release", *, values: bool = True
+) -> Request:
     """Return the request by which each node tells the best that it knows, by one of the tasks above."""
-    return Request(Header(seed, step), task, tuple(nodes))
+    options: dict[str, Scalar] = {} if values else {"values": False}
+    return Request(Header(seed, step), task, tuple(nodes), options=options)
+
+
+def of_usual_size(round_: Round, name: str) -> list[Reply]:
+    """Return the replies whose points `name` are of as many runs and variables as those of most nodes.
+
+    A request for a release does not imply these numbers, so a node that tells points of another space shows only here.
+    """
+    sizes = [(len(reply.payload[name]), reply.payload[name].shape[-1]) for reply in round_.replies]
+    usual = Counter(sizes).most_common(1)
+    return [reply for reply, size in zip(round_.replies, sizes, strict=True) if size == usual[0][0]]
 
 
 class ReleaseWarning(DataWarning):
@@ -84,10 +118,11 @@ class ReleaseWarning(DataWarning):
 
 def released(round_: Round, before: Result) -> Result:
     """Return the best of what nodes told, for each run; where none did what was known `before`, and say so."""
-    if not round_.replies:
-        return _declined(round_, before)
-    points = torch.stack([reply.payload["point"] for reply in round_.replies])
-    values = torch.stack([reply.payload["value"] for reply in round_.replies])
+    replies = of_usual_size(round_, "point")
+    if not replies:
+        return declined(round_, before)
+    points = torch.stack([reply.payload["point"] for reply in replies])
+    values = torch.stack([reply.payload["value"] for reply in replies])
     least, node = torch.where(values.isfinite(), values, torch.inf).min(dim=0)
     best = points[node, torch.arange(len(node))]
     return Result("point", best, values=torch.where(least < math.inf, least, torch.nan))
@@ -100,14 +135,16 @@ def released_fronts(round_: Round, before: Result) -> Result:
         round_: of the task `release_front`.
         before: what is known where all decline.
     """
-    if not round_.replies:
-        return _declined(round_, before)
-    together = (torch.cat([reply.payload[name] for reply in round_.replies], dim=1) for name in ("points", "values"))
-    points, values = _fronts(*together)
+    replies = of_usual_size(round_, "points")
+    if not replies:
+        return declined(round_, before)
+    together = (torch.cat([reply.payload[name] for reply in replies], dim=1) for name in ("points", "values"))
+    points, values = fronts(*together)
     return Result("front", points, values=values)
 
 
-def _declined(round_: Round, before: Result) -> Result:
+def declined(round_: Round, before: Result) -> Result:
+    """Return what is known `before`, and warn that no node released anything."""
     reasons = "; ".join(f"{failure.node}: {failure.reason}" for failure in round_.failures[:3])
     warnings.warn(
         f"no node released what it found ({reasons}): the result is what the server knew before", ReleaseWarning,
@@ -116,7 +153,7 @@ def _declined(round_: Round, before: Result) -> Result:
     return before
 
 
-def _fronts(points: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+def fronts(points: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
     """Return the fronts of `points [B, n, d]` with `values [B, n, M]`, padded with NaN to the largest."""
     found = [front_of(*of_run) for of_run in zip(points, values, strict=True)]
     most = max(len(front) for front, _ in found)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from fne import registry
 from fne.config import SearchConfig
 from fne.data.partition import node_names
 from fne.device import resolve_device
-from fne.errors import SettingError
+from fne.errors import SettingError, SettingWarning
 from fne.experiment import POOLED, check_away, check_quorum, engine_values
 from fne.node import Node, Secrets, Worker
 from fne.objective import Objective, read_known, slot
@@ -87,6 +88,7 @@ def build_search(config: SearchConfig) -> Search:
                 problem.measure, section.noise, infeasible, known, count, declines=name in section.declines,
                 publishes=getattr(strategy, "publishes", False),
             )  # fmt: skip
+    _check_spread(config, problem)
     request = strategy.ask(tuple(sorted(objectives)))  # what cannot be asked: before there is a folder
     check_quorum(config, getattr(strategy, "fewest", len(request.nodes)))
     check_away(config, "in a search: all its nodes are there")
@@ -101,6 +103,22 @@ def _check_objectives(config: SearchConfig, problem: Problem, *, several: bool) 
     fitting = "one objective, such as fdd_ea" if several else "several objectives, such as fdd_ea_mo"
     ours = f"problem.name = {config.problem.name!r} has {count}: {', '.join(problem.objectives)}"
     raise SettingError("strategy.name", config.strategy.name, f"a strategy for {fitting} ({ours})")
+
+
+def _check_spread(config: SearchConfig, problem: Problem) -> None:
+    """Warn where all nodes fit one and the same surrogate, so that an acquisition has no spread over the nodes."""
+    section, settings = config.problem, config.strategy.settings
+    own = not registry.entry("problem", section.name).module.startswith("fne.")
+    unlike = problem.code or own or section.noise or section.infeasible or section.known
+    same = settings.get("infill") == "all" and settings.get("surrogate") == "cubic" and settings.get("weight")
+    if same and not unlike:
+        warnings.warn(
+            f"strategy.infill = all with strategy.surrogate = cubic: all nodes of problem.name = {section.name!r} "
+            "measure the same points alike and fit the same interpolant, so the standard deviation over the nodes is 0 "
+            f"up to rounding and strategy.weight = {settings['weight']:g} has no effect; take infill = aggregator, or "
+            "surrogate = network",
+            SettingWarning, stacklevel=2,
+        )  # fmt: skip
 
 
 def _check_declines(config: SearchConfig, names: Sequence[str]) -> None:

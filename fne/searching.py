@@ -7,6 +7,8 @@ the cube [-1, 1]^d.
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fne.errors import RunError
+from fne.errors import RunError, SettingWarning
 from fne.evolution.real_coded import latin_hypercube
 from fne.randomness import draw_nodes, generator
 from fne.space import SearchTask
@@ -27,6 +29,12 @@ NOWHERE = (
     "none of the nodes that take part could measure any point; see the warnings, and whether the problem's bounds, "
     "time limit and infeasible regions leave anything"
 )
+
+
+DEFAULT_SHARE = 0.1
+"""Share of the nodes that takes part unless given: the lambda of FDD-EA."""
+LEAST_SPREAD = 3
+"""Participants that a default share has at least: a standard deviation over fewer says little, over one nothing."""
 
 
 def draws(seed: int, runs: int, *parts: int | str) -> list[torch.Generator]:
@@ -48,12 +56,13 @@ class Participation:
     Args:
         seed: of the first run.
         runs: B.
-        share: of the nodes; lambda. At least one takes part.
+        share: of the nodes; lambda. At least one takes part. `None`: `DEFAULT_SHARE`, but at least `LEAST_SPREAD`
+            nodes where there are as many.
     """
 
     seed: int
     runs: int
-    share: float
+    share: float | None
 
     def __call__(self, step: int, nodes: Sequence[str]) -> list[tuple[str, ...]]:
         """Return the participants of each run, in the order of `nodes`."""
@@ -62,7 +71,25 @@ class Participation:
 
     def count(self, nodes: int) -> int:
         """Return how many of so many nodes take part."""
+        if self.share is None:
+            return min(nodes, max(LEAST_SPREAD, round(DEFAULT_SHARE * nodes)))
         return max(1, round(self.share * nodes))
+
+    def warn_of_no_spread(self, nodes: int, key: str, weight: float) -> None:
+        """Warn where one of several nodes takes part, so that an acquisition has no spread over participants.
+
+        Args:
+            nodes: how many there are.
+            key: the strategy's setting that weighs the standard deviation over participants.
+            weight: its value; with 0 there is nothing to switch off.
+        """
+        if weight and nodes > 1 and self.count(nodes) == 1:
+            enough = min(1.0, math.ceil(100 * LEAST_SPREAD / nodes) / 100)
+            warnings.warn(
+                f"strategy.participation = {self.share:g}: one of {nodes} nodes takes part in a round, so the standard "
+                f"deviation over participants is 0 and strategy.{key} = {weight:g} has no effect; take {enough:g} or "
+                "more", SettingWarning, stacklevel=3,
+            )  # fmt: skip
 
 
 def runs_by_node(members: Sequence[Sequence[str]]) -> dict[str, Tensor]:

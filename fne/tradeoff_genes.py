@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fne.errors import SettingError
-from fne.privacy.accountant import score_eq7
+from fne.privacy.score import score_eq7
 from fne.randomness import generator
 
 MOST_PRUNED = 0.95

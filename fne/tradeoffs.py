@@ -20,8 +20,9 @@ from fne.errors import RunError, SettingError
 from fne.evolution.fitness import check_loss
 from fne.evolution.genome import refuse_buffers
 from fne.evolution.indicators import hypervolume, non_dominated, require_moocore
-from fne.privacy.accountant import WEIGHTS, Accountant, Conduct, Mechanism, multiplier, report, score_eq7
+from fne.privacy.accountant import WEIGHTS, Accountant, Conduct, Mechanism, multiplier, report
 from fne.privacy.compression import decode
+from fne.privacy.score import NOTE, score_eq7, score_note
 from fne.randomness import derive_seed, draw_nodes, generator
 from fne.tradeoff_genes import Genes, Sending
 from fne.tradeoff_tasks import UPDATE
@@ -120,6 +121,7 @@ class Tradeoffs:
         }  # fmt: skip
         self._genes = Genes(sending, rounds, participation)
         self._validate_every = validate_every
+        self._note = score_note(sending.noise if sending.clip else "", task.layout.size)
         self._initial = task.layout.flatten(task.new_model(derive_seed(seed, "global")))
         self._global = self._initial
         self._unit = torch.tensor([self._worst_error(), 1.0, sending.score_bounds[1]], dtype=torch.float64)
@@ -183,6 +185,8 @@ class Tradeoffs:
             figures |= self._weigh()
         elif self._validate_every and self.step % self._validate_every == 0:
             figures |= self._validated(self._task.evaluate(self._trained.weights, loss=self._loss))
+        if self.step == 1 and self._note:
+            figures["_texts"] = {NOTE: self._note}
         figures["epsilon"] = self._accountant.epsilon(self._sending.delta, tight=False).rdp
         generation = math.ceil(self.step / self._rounds)
         trainings = self._trainings + (0 if self.step % self._rounds == 0 else len(self._trained.genes))
@@ -281,7 +285,7 @@ class Tradeoffs:
         )  # fmt: skip
         best = self._best()
         score = None if self._parents is None else float(self._parents.values[best, 2])
-        return report(self._accountant, self._sending.delta, conduct, score)
+        return report(self._accountant, self._sending.delta, conduct, score, self._note)
 
     # ------------------------------------------------------------------------------------------------ result
     def _best(self) -> int:

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from fne.errors import RunError
+from fne.privacy import ring
 from fne.searching import NOWHERE, runs_by_node, start_points
 from fne.space import SearchTask
 from fne.types import Header, Metrics, Request, Result, Round, Scalar
@@ -52,21 +54,39 @@ class Archive:
         self.points, self.values = state["points"], state["values"]
 
 
+Arithmetic = Literal["float", "fixed"]
+"""How values are added up: as float64, or as words of the ring, with the same bits where the sum is secure."""
+
+
 def value_request(
-    seed: int, step: int, points: Tensor, members: Sequence[Sequence[str]], *, recall: bool = False
+    seed: int,
+    step: int,
+    points: Tensor,
+    members: Sequence[Sequence[str]],
+    *,
+    recall: bool = False,
+    arithmetic: Arithmetic = "float",
 ) -> Request:
     """Return the request for the sum of what the runs' members measure at points `[B, n, d]`."""
     taking = runs_by_node(members)
     private = {node: {"runs": runs} for node, runs in taking.items()} if len(members) > 1 else {}
     options: dict[str, Scalar] = {"recall": True} if recall else {}
+    options |= {} if arithmetic == "float" else {"arithmetic": arithmetic, "parties": len(taking)}
     return Request(Header(seed, step), "measure", tuple(taking), {"points": points}, private, options, reduce="sum")
 
 
 def values_of(round_: Round) -> Tensor:
-    """Return the means of what nodes measured, `[B, n]`, NaN where nobody could."""
+    """Return the means of what nodes measured of one objective, `[B, n]`, NaN where nobody could."""
+    return means_of(round_)[0][..., 0]
+
+
+def means_of(round_: Round, arithmetic: Arithmetic = "float") -> tuple[Tensor, Tensor]:
+    """Return means `[B, n, M]` of what nodes measured, NaN where nobody could, and how many nodes did, `[B, n]`."""
     (total,) = round_.replies
-    count = total.payload["count"].double()
-    return torch.where(count > 0, total.payload["value"] / count, torch.nan)
+    value, count = total.payload["value"], total.payload["count"]
+    if arithmetic == "fixed":
+        value = torch.from_numpy(ring.decode(value.numpy().view(np.uint64))).view(value.shape)
+    return torch.where(count.unsqueeze(2) > 0, value / count.double().unsqueeze(2), torch.nan), count
 
 
 Propose = Callable[[int, Archive], Tensor]

@@ -19,7 +19,8 @@ from scipy.stats import norm
 
 from fne.errors import SettingError
 from fne.privacy import accountant
-from fne.privacy.accountant import Accountant, Conduct, Mechanism, Spent, multiplier, score_eq7
+from fne.privacy.accountant import Accountant, Conduct, Mechanism, Spent, multiplier
+from fne.privacy.score import score_eq7
 
 DELTA = 1e-5
 POISSON = {"sampling": "poisson", "rate": 0.4}

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fne.errors import RunError, SettingError
+from fne.evolution import shaping
 from fne.evolution.evaluate import Plan
 from fne.evolution.genome import Layout
 from fne.evolution.shaping import packed
@@ -160,6 +161,20 @@ def test_a_full_rank_keeps_its_bits() -> None:
     assert digest.hexdigest() == "0d0bde75f6133d1eba2fd290bbbcb57b18b7698c5a387d44dc9b87cb29ba720c"
 
 
+def moments() -> tuple[Array, Array]:
+    """Return the 61 values of the noise in units of its deviation, and how probable they are: four digits' sum."""
+    shares = np.ones(1)
+    for _ in range(4):
+        shares = np.convolve(shares, np.full(16, 1 / 16))
+    values = np.arange(-30, 31) / np.sqrt(85)
+    return values, shares
+
+
+def variance_of_squares() -> float:
+    values, shares = moments()
+    return float(shares @ values**4 - (shares @ values**2) ** 2)
+
+
 def test_generations_of_snes_by_numpy(lab: SimpleNamespace) -> None:
     strategy = make("snes", lab.task, population=7, sigma=0.4, eta_mu=0.8, eta_final=0.5)
     widths, scales = np.full(15, 0.4), scales_of(lab)
@@ -169,7 +184,7 @@ def test_generations_of_snes_by_numpy(lab: SimpleNamespace) -> None:
         u = utilities(losses)
         wanted = before + 0.8 * 0.5 ** (t / 4) * scales * widths * (u @ s)
         np.testing.assert_allclose(after, wanted, rtol=1e-3, atol=1e-4)
-        widths = widths * np.exp((3 + np.log(15)) / (5 * np.sqrt(15)) / 2 * (u @ (s**2 - 1)))
+        widths = widths * np.exp((3 + np.log(15)) / (5 * np.sqrt(15)) / variance_of_squares() * (u @ (s**2 - 1)))
 
 
 def towards_far(strategy: Evolving, lab: SimpleNamespace, t: int) -> tuple[Array, Array, Array, Array]:
@@ -205,12 +220,42 @@ def test_generations_of_sep_cma_by_numpy(lab: SimpleNamespace, rounds: int, seen
         moving = length / np.sqrt(1 - (1 - c_s) ** (2 * (t + 1))) < (1.4 + 2 / (n + 1)) * chi
         met.add(bool(moving))
         p_c = (1 - c_c) * p_c + moving * np.sqrt(c_c * (2 - c_c) * mu) * np.sqrt(c) * (w @ best)
-        c = (1 - c_cov) * c + c_cov / mu * p_c**2 + c_cov * (1 - 1 / mu) * c * (w @ best**2)
+        squares = np.maximum(0, 1 + 2 / variance_of_squares() * (w @ best**2 - 1))
+        c = (1 - c_cov) * c + c_cov / mu * p_c**2 + c_cov * (1 - 1 / mu) * c * squares
         sigma *= np.exp(c_s / d_s * (length / chi - 1))
     assert met == seen
     state = strategy.state_dict()["lineage"]
     assert state["sigma"] == pytest.approx(sigma, rel=1e-3)
     np.testing.assert_allclose(state["variances"].numpy(), c, rtol=1e-2)
+
+
+@pytest.mark.parametrize("name", ["snes", "sep_cma"])
+def test_widths_follow_a_square_as_fast_as_with_normal_numbers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every value of the noise as often as it occurs, and a weight that is linear in its square.
+
+    The mean of `(a z^2 + b) (z^2 - 1)` over normal numbers is 2 a: a step of SNES's log-widths of `a eta`, and of
+    sep-CMA-ES's variances of `2 a c` where the weights add up to 1.
+    """
+    values, shares = moments()
+    module = nn.Linear(1, 1, bias=False)
+    task = LearningTask(Layout(module), lambda _: module, lambda *_, **__: {"loss": torch.ones(1)})
+    proposer = make(name, task, population=61).lineage
+    weights = torch.from_numpy(shares * (0.5 * (values**2 - 1) + (name == "sep_cma")))
+    monkeypatch.setattr(proposer, "_noise", lambda _: torch.arange(-30, 31, dtype=torch.int8).unsqueeze(1))
+    monkeypatch.setattr(shaping, "utilities", lambda _: weights)
+    monkeypatch.setattr(shaping, "by_rank", lambda *_: weights)
+    state = proposer.state_dict()
+    proposer.advance(0, {"ranks": torch.arange(61)})
+    after = proposer.state_dict()
+    if name == "snes":
+        rate = 3 / 5
+        assert float((after["sigma"] / state["sigma"]).log()) == pytest.approx(0.5 * rate, rel=1e-6)
+    else:
+        rate = proposer._rate_covariance
+        expected = (1 - rate) + rate * (1 - 1 / proposer._mass) * (1 + 2 * 0.5)
+        assert float(after["variances"] - rate * after["path"] ** 2 / proposer._mass) == pytest.approx(
+            expected, rel=1e-6
+        )
 
 
 @pytest.mark.parametrize("variant", ["rand/1/bin", "best/1/bin", "current-to-best/1/bin"])

@@ -32,7 +32,10 @@ from fne.training import train
 from fne.types import Header, Reply, Request, Round, Status
 from fne.watch.history import read_history
 
-SMALL = {"rounds": 3, "initial": 20, "generations": 4, "population": 10, "points": 2}
+pytestmark = pytest.mark.filterwarnings("ignore:strategy.infill = all:fne.errors.SettingWarning")
+"""Interpolants of the same points are quick to fit; that they are the same at all nodes is in test_spread.py."""
+SMALL = {"rounds": 3, "initial": 20, "generations": 4, "population": 10, "points": 2, "finals": "literal"}
+"""Without finals, in which all nodes measure what is published: these are in test_finals.py."""
 KINDS = ("cubic", "network")
 
 
@@ -420,7 +423,7 @@ def test_the_population_is_that_of_the_papers(objectives: int, places: int) -> N
     space = Space([Variable(f"x{i}", 0, 1) for i in range(20)])
     strategy = fdd_ea_mo(FrontTask(space, 4, "cpu", objectives), seed=0)
     assert strategy.state_dict()["survivors"].shape == (1, places, 20)
-    assert strategy.horizon == 24 * 52 + 2
+    assert strategy.horizon == 24 * 52 + 1 + 3  # all measure what was published last, and the finals
     assert strategy.ask(["a", "b", "c", "d"]).common["points"].shape == (1, 219, 20)
 
 

@@ -22,7 +22,7 @@ LAYERS = {
     "fne.validation": 1, "fne.measuring": 1, "fne.own_problems": 1,
     "fne.node": 2, "fne.tasks": 2, "fne.gather": 2, "fne.averaging": 2, "fne.asking": 2, "fne.evolving": 2,
     "fne.private_averaging": 2, "fne.secure": 2, "fne.secure_tasks": 2, "fne.secure_checks": 2,
-    "fne.archive": 2, "fne.descent": 2, "fne.front_tasks": 2,
+    "fne.archive": 2, "fne.descent": 2, "fne.finals": 2, "fne.front_tasks": 2,
     "fne.front_choice": 2, "fne.front_search": 2, "fne.front_settings": 2,
     "fne.tradeoffs": 2, "fne.tradeoff_genes": 2, "fne.tradeoff_tasks": 2, "fne.relaying": 2, "fne.releasing": 2,
     "fne.codec": 2, "fne.swarming": 2, "fne.queries": 2, "fne.searching": 2, "fne.value_search": 2,

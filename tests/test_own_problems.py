@@ -23,6 +23,7 @@ from fne.config import load_config
 from fne.errors import ConfigError, DataError, FneError, SettingError
 from fne.measuring import MeasurementWarning
 from fne.objective import read_known
+from fne.releasing import ReleaseWarning
 from fne.space import Problem, space_of
 from fne.training import train
 
@@ -689,7 +690,7 @@ def test_a_killed_run_measures_nothing_twice(parallel: int, tmp_path: Path) -> N
     (tmp_path / "run.yaml").write_text(
         "problem: {name: callable, function: 'slow.py:f', variables: {x: [-1, 1]}, nodes: 2, "
         f"parallel: {parallel}}}\n"
-        "strategy: {name: fdd_ea, initial: 12, rounds: 2, participation: 1, generations: 2}\n"
+        "strategy: {name: fdd_ea, finals: literal, initial: 12, rounds: 2, participation: 1, generations: 2}\n"
         "watch: {tensorboard: false}\n"
     )
     calls = tmp_path / "calls.txt"
@@ -749,7 +750,10 @@ def test_a_node_that_never_answers_is_left_out(tmp_path: Path) -> None:
         "strategy": {"name": "fdd_ea", "initial": 4, "rounds": 2, "participation": 1, "generations": 2},
         "watch": {"tensorboard": False},
     }  # fmt: skip
-    with pytest.warns(MeasurementWarning, match="node-001 could not measure .* it took longer than 0.1 seconds"):
+    with (
+        pytest.warns(MeasurementWarning, match="node-001 could not measure .* it took longer than 0.1 seconds"),
+        pytest.warns(ReleaseWarning, match="no finalist was measured by 2 nodes"),
+    ):
         summary = train(config, out=tmp_path / "run")
     assert summary["finished"]
     assert summary["best_value"] < 0.3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ import torch
 from scipy import stats
 
 from fne.evolution import philox
-from fne.evolution.philox import UNIT, VARIANCE, Perturbations, Purpose, Stream
+from fne.evolution.philox import SQUARE_VARIANCE, UNIT, VARIANCE, Perturbations, Purpose, Stream
 from fne.randomness import derive_seed
 
 ONES = 0xFFFFFFFF
@@ -138,6 +139,11 @@ def test_noise_is_distributed_as_documented() -> None:
     assert moments[1] == moments[3] == 0
     assert moments[2] == pytest.approx(VARIANCE)
     assert moments[4] / moments[2] ** 2 - 3 == pytest.approx(-0.302, abs=5e-4)
+    sums = [sum(digits) - 30 for digits in itertools.product(range(16), repeat=4)]
+    assert sum(value**2 for value in sums) == VARIANCE * len(sums)
+    squares = Fraction(sum(value**4 for value in sums), len(sums))
+    assert squares / VARIANCE**2 - 1 == Fraction(1443, 850)
+    assert pytest.approx(1443 / 850, rel=1e-15) == SQUARE_VARIANCE
     assert round(UNIT, 3) == 0.108
     assert round(30 * UNIT, 2) == 3.25
 

@@ -13,16 +13,17 @@ import pytest
 import torch
 from torch import Tensor
 
+from fne.cli import main
 from fne.config import load_config
 from fne.engines.local import LocalEngine
 from fne.errors import FneError
 from fne.evolution.pareto import ClusterSelection, FrontSelection, offspring
 from fne.experiment import build
-from fne.privacy.accountant import score_eq7
 from fne.privacy.compression import decode, prepare
+from fne.privacy.score import score_eq7
 from fne.randomness import generator
 from fne.tradeoffs import Tradeoffs
-from fne.training import train
+from fne.training import load_model, train
 from fne.types import Request
 from fne.watch.history import read_history
 
@@ -254,6 +255,40 @@ def test_a_run_yields_a_front_and_what_it_cost(method: str, tmp_path: Path) -> N
     assert privacy["score of eq. (7), not an epsilon"] == pytest.approx(float(best["score"]))
     for row in rows:
         assert float(row["score"]) == pytest.approx(score_eq7(2, 1e-5, 0.4, float(row["noise"])))
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("noise", ["total", "coordinate"])
+def test_what_the_score_leaves_out_is_said_wherever_the_score_is_shown(
+    method: str, noise: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On the terminal, in a report, in the summary and in TensorBoard; nothing is said where nothing is left out."""
+    own = config(method, noise=noise)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**own, "watch": {**own.get("watch", {}), "tensorboard": True}}))
+    main(["train", str(path), "--out", str(tmp_path / "run"), "--quiet"])
+    shown = " ".join(capsys.readouterr().out.split())
+    privacy = json.loads((tmp_path / "run/summary.json").read_text())["privacy"]
+    weights = sum(p.numel() for p in load_model(tmp_path / "run").parameters())
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    texts = EventAccumulator(str(tmp_path / "run")).Reload()
+    title = "note on the score/text_summary"
+    assert "score of eq. (7), not an epsilon:" in shown
+    main(["report", str(tmp_path / "run")])
+    reported = " ".join(capsys.readouterr().out.split())
+    if noise == "coordinate":
+        assert privacy["note on the score"] is None
+        assert "note on the score" not in shown + reported
+        assert title not in texts.Tags()["tensors"]
+        return
+    note = privacy["note on the score"]
+    assert f"each of the {weights:,} weights gets noise of sigma Z / {math.sqrt(weights):.0f}" in note
+    assert note in shown
+    assert note in reported
+    (event,) = texts.Tensors(title)
+    assert event.tensor_proto.string_val[0].decode() == note
+    assert event.step == 1
 
 
 @pytest.mark.parametrize("stop", [1, 2, 3, 5])

@@ -8,7 +8,9 @@ addresses share a block.
 `noise` stands in for a normal distribution: the sum of four 4-bit digits, centred, an integer in [-30, 30] of mean 0
 and variance 85; a word makes two. Multiplied by `UNIT` = 1 / sqrt(85) in float32, a single rounding, it has variance 1,
 is symmetric, and has 61 values 0.108 apart, the outermost at 3.25. Its excess kurtosis is -0.302, that of a sum of four
-bytes (-0.300), which would take twice as long. As int8 it takes a quarter of the memory of float32.
+bytes (-0.300), which would take twice as long. Therefore the square has the variance `SQUARE_VARIANCE` = 1.698, where
+that of a normal number has 2, and methods that learn from squares divide by this constant. As int8 the noise takes a
+quarter of the memory of float32.
 """
 
 from __future__ import annotations
@@ -26,6 +28,12 @@ MASK = 0xFFFFFFFF
 VARIANCE = 85
 """Of `noise`: 4 * (16**2 - 1) / 12."""
 UNIT = VARIANCE**-0.5
+SQUARE_VARIANCE = 2 - 0.3 * (16**2 + 1) / (16**2 - 1)
+"""Variance of `(UNIT * noise)**2`, exactly 1443 / 850.
+
+A digit that is uniform on n = 16 values has the excess kurtosis `-6/5 (n^2 + 1) / (n^2 - 1)`, the sum of four such
+digits a quarter of that, and the square of a number of variance 1 has the variance 2 plus the excess kurtosis.
+"""
 LARGEST_NOISE = 30
 _M0, _M1 = 0xD2511F53 - 2**32, 0xCD9E8D57 - 2**32
 """Philox's multipliers less 2**32: their product with a word stays within 2**62, where the whole one leaves int64."""

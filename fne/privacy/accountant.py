@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from scipy.special import gammaln, logsumexp
 
 from fne.errors import SettingError
+from fne.privacy.score import NOTE, SCORE
 from fne.quiet import ignored
 
 ORDERS: NDArray[np.float64] = np.concatenate([
@@ -94,16 +95,6 @@ class Mechanism:
 def multiplier(sigma: float, adjacency: str, noises: int = 1) -> float:
     """Return z of a sum in which at least `noises` parts carry noise of sigma Z each; a unit moves it by Z, or 2 Z."""
     return sigma * math.sqrt(noises) / (2 if adjacency == "replace_one" else 1)
-
-
-def score_eq7(rounds: int, delta: float, rate: float, sigma: float) -> float:
-    """Return sqrt(2 T ln(1/delta)) / (v sigma), equation (7) of FedMOEAC: a score, not an epsilon.
-
-    The sampling rate v is on the wrong side (fewer clients a round protect better, but score worse), and the term
-    T / (2 sigma^2) of concentrated differential privacy is missing, so even at v = 1 it is no upper bound: sigma 1,
-    T 100 and delta 1e-5 score 48.0, their epsilon is 91.8. It ranks the noise of runs with the same T, v and delta.
-    """
-    return math.sqrt(2 * rounds * math.log(1 / delta)) / (rate * sigma) if sigma > 0 else math.inf
 
 
 # ------------------------------------------------------------------------------------------------ accountant
@@ -301,8 +292,18 @@ def _beforehand(conduct: Conduct, delta: float) -> float:
     return conduct.beforehand.epsilon(delta, tight=False).rdp if conduct.beforehand else math.inf
 
 
-def report(accountant: Accountant, delta: float, conduct: Conduct, score: float | None = None) -> dict[str, Any]:
-    """Return all that an epsilon means nothing without, by label; `score` of `score_eq7` goes beside it."""
+def report(
+    accountant: Accountant, delta: float, conduct: Conduct, score: float | None = None, note: str = ""
+) -> dict[str, Any]:
+    """Return all that an epsilon means nothing without, by label.
+
+    Args:
+        accountant: what was released.
+        delta: of the epsilon.
+        conduct: how the run was conducted.
+        score: of `fne.privacy.score.score_eq7`, which stands beside the epsilon.
+        note: what the score leaves out, by `fne.privacy.score.score_note`.
+    """
     spent = accountant.epsilon(delta)
     tight = spent.prv is not None and spent.prv <= spent.rdp
     return {
@@ -310,7 +311,7 @@ def report(accountant: Accountant, delta: float, conduct: Conduct, score: float 
         "epsilon_beforehand": None if conduct.beforehand is None else _beforehand(conduct, delta),
         "accountant": "PRV, upper bound" if tight else "RDP, upper bound",
         "epsilon_rdp": spent.rdp, "order": spent.order, "epsilon_prv": spent.prv, "no_prv": spent.why,
-        "score of eq. (7), not an epsilon": score,
+        SCORE: score, NOTE: note or None,
         "mechanisms": [{"mechanism": "Gaussian", **asdict(m), "counted_rate": m.counted, "releases": n}
                        for m, n in accountant.released.items()],
         "warnings": warnings(accountant, spent, conduct),

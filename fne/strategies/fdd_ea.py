@@ -16,13 +16,19 @@ Deviations and readings
   measure the start.
 - (14) is weighted with p_k like (12); nodes with the same number of samples make it a plain mean. (16) divides K + 1
   deviations by K, as printed.
+- The paper's lambda of 0.1 is of 100 nodes. Of 10 nodes it would leave one participant, whose network is the average,
+  so that the standard deviation in (13) is 0 and the acquisition has no exploration left. `participation` is by default
+  a tenth of the nodes, but at least three of them.
 - Everything happens in the cube [-1, 1]^d that the bounds are mapped to. Norms (11) and widths scale along, so for
   bounds that are symmetric about 0, as the paper's are, it is the same method; for others the origin is their middle.
 - `queries = distinct` ("lambda N for distinct x_p") is not described: each participant's point minimises the
   acquisition with a mu of its own, exponentially distributed about `mu` (Hutter, Hoos, Leyton-Brown, "Parallel
   algorithm configuration", 2012), since the same acquisition would give the same point.
-- The paper does not say how anybody learns of the best point, since values stay with the nodes. Here the run ends with
-  a release: each node tells its best point and value.
+- The paper does not say how anybody learns of the best point, since values stay with the nodes; its tables take the
+  best value that any node has measured during the run. With noise or unlike nodes that is the luckiest value. Here the
+  run ends with finals (`fne.finals`): owners propose their best points, all nodes measure the shortlist, at most
+  `finalists` further evaluations, and the least mean decides. `finals = literal` ends as the tables do: each node tells
+  its best point and value, and the least value is the answer.
 """
 
 from __future__ import annotations
@@ -32,6 +38,7 @@ from typing import Annotated, Any, Literal
 
 import torch
 
+from fne.finals import STEPS, Finals
 from fne.registry import Key, register
 from fne.releasing import release_request, released
 from fne.searching import Participation, SurrogateRounds, start_points
@@ -56,7 +63,10 @@ class FddEa:
         initial: Annotated[
             int | None, Key("points of the Latin hypercube that all nodes measure; null: 5 d", unit="points", ge=1)
         ] = None,
-        participation: Annotated[float, Key("share of the nodes that take part in a round; lambda", gt=0, le=1)] = 0.1,
+        participation: Annotated[
+            float | None,
+            Key("share of the nodes that take part in a round; lambda; null: 0.1, but at least 3 nodes", gt=0, le=1),
+        ] = None,
         acquisition: Annotated[
             Literal["f", "l", "g"], Key("F-LCB, L-LCB or G-LCB: mean of local and global models, local, or global")
         ] = "f",
@@ -76,13 +86,21 @@ class FddEa:
         ] = None,
         population: Annotated[int, Key("of the genetic algorithm on the acquisition", ge=2, multiple_of=2)] = 100,
         generations: Annotated[int, Key("of that algorithm; g", ge=1)] = 100,
-        release: Annotated[bool, Key("a last step: each node tells its best point and value")] = True,
+        release: Annotated[bool, Key("end with the nodes' best points; else with the last query")] = True,
+        finals: Annotated[
+            Literal["mean", "literal"],
+            Key("all nodes measure the best points, and the mean decides; or the least of the nodes' own values does"),
+        ] = "mean",
+        finalists: Annotated[
+            int, Key("most points that all nodes measure at the end", unit="points", ge=1, le=1000)
+        ] = 5,
         runs: Annotated[int, Key("side by side, of seeds seed, seed + 1, …", unit="runs", ge=1, le=1000)] = 1,
     ) -> None:
         d = len(task.space)
         self.seed, self.step, self.releases = seed, 0, release
         self._initial = 5 * d if initial is None else initial
         participants = Participation(seed, runs, participation)
+        participants.warn_of_no_spread(task.nodes, "mu", mu)
         self.fewest = participants.count(task.nodes)
         self._each = self.fewest if queries == "distinct" else 1
         self._queries = max(1, 6 * d // self._each) if rounds is None else rounds
@@ -92,47 +110,59 @@ class FddEa:
             centres=2 * d + 1 if centres is None else centres, epochs=epochs, lr=lr, reading=reading,
             starts=kmeans_starts, most=max_training_samples or 0, population=population, generations=generations,
         )  # fmt: skip
+        self._finals: Finals | None = None
+        if release and finals == "mean" and task.nodes > 1:  # one node alone has nobody to agree with
+            self._finals = Finals("point", seed=seed, runs=runs, most=finalists)
         self._result = Result("point", torch.full((runs, d), torch.nan, dtype=torch.float64))
 
     @property
     def horizon(self) -> int:
-        """The start, the queries, and the release."""
-        return 1 + self._queries + self.releases
+        """The start, the queries, and the finals or the release."""
+        return 1 + self._queries + (STEPS if self._finals else self.releases)
 
     @property
     def done(self) -> bool:
-        """Whether the horizon is reached."""
-        return self.step >= self.horizon
+        """Whether the horizon is reached, or there are no finalists."""
+        return self.step >= self.horizon or (self._finals is not None and self._finals.over)
 
     def ask(self, nodes: Sequence[str]) -> Request:
-        """Return the start for all nodes, a query for those that take part, or at the end the release."""
+        """Return the start for all nodes, a query for those that take part, or at the end the finals' requests."""
         if self.step <= self._queries:
             return self._rounds.request(self.step, nodes)
+        if self._finals:
+            return self._finals.ask(self.step - self._queries - 1, self.step, nodes)
         return release_request(self.seed, self.step, nodes)
 
     def tell(self, round_: Round) -> Metrics:
-        """Average the networks and find the next point; at the end keep the best that nodes tell."""
+        """Average the networks and find the next point; at the end keep the best point."""
         figures: Metrics = {}
         if self.step <= self._queries:
             figures = self._rounds.learn(self.step, round_, propose=self.step < self._queries)
             self._result = self._rounds.last
+        elif self._finals:
+            self._result = self._finals.tell(self.step - self._queries - 1, self.step, round_, self._result)
+            figures = self._finals.figures
         else:
             self._result = released(round_, self._result)
         queried = min(self.step, self._queries)
         self.step += 1
-        return {"round": queried, "evaluations": self._initial + self._each * queried, **figures}
+        evaluations = self._initial + self._each * queried + (self._finals.measured if self._finals else 0)
+        return {"round": queried, "evaluations": evaluations, **figures}
 
     def result(self) -> Result:
-        """Return the best point of each run that nodes told, before that the one asked last."""
+        """Return the best point of each run after the finals or the release, before that the one asked last."""
         return self._result
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that goes on."""
         result = {"points": self._result.parameters, "values": self._result.values}
-        return {"step": self.step, "rounds": self._rounds.state_dict(), "result": result}
+        finals = self._finals.state_dict() if self._finals else {}
+        return {"step": self.step, "rounds": self._rounds.state_dict(), "result": result, "finals": finals}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over what `state_dict` returned."""
         self.step = state["step"]
         self._rounds.load_state_dict(state["rounds"])
         self._result = Result("point", state["result"]["points"], values=state["result"]["values"])
+        if self._finals:
+            self._finals.load_state_dict(state["finals"])

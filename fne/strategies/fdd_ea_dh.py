@@ -27,7 +27,10 @@ Deviations and readings
   benchmarks/RESULTS.md.
 - Unstated: who measures the 11 d - 1 initial points (here all nodes, as in FDD-EA), how the mu points are selected
   (one of each of mu clusters in the space of the objectives), where RVEA starts (a Latin hypercube, and children
-  of the round before), how anybody learns of the front (each owner publishes its own at the end, or declines).
+  of the round before), how anybody learns of the front. Here each owner publishes the points of its own front at the
+  end, or declines; all nodes measure a shortlist, at most `finalists` further evaluations, and the front is that of the
+  means, since of the owners' own values the luckiest would win (`fne.finals`). With `finals = literal` owners publish
+  their own values, too, and the front is that of these.
 - What exact sums imply stays: a node that is chosen again can subtract those of two of its turns (docs/fdd_ea_dh.md).
 - `infill = all`, the paper's future work: the chosen points are told to all, who measure them. The server and all
   nodes know the queried points then; predictions and values stay hidden.
@@ -86,7 +89,12 @@ def fdd_ea_dh(
         Literal["constant", "linear"], Key("of mode = literal: masks as large in all generations, or falling to 0")
     ] = "linear",
     normalise: Annotated[bool, Key("of mode = literal: scale mean and deviation to [0, 1], eq. (4)")] = True,
-    release: Annotated[bool, Key("a last step: each owner publishes its front, or declines")] = True,
+    release: Annotated[bool, Key("end with the fronts that owners publish; else with none")] = True,
+    finals: Annotated[
+        Literal["mean", "literal"],
+        Key("all nodes measure the published points, and their means make the front; or the owners' own values do"),
+    ] = "mean",
+    finalists: Annotated[int, Key("most points that all nodes measure at the end", unit="points", ge=1, le=1000)] = 50,
     runs: Annotated[int, Key("side by side, with mode = literal", unit="runs", ge=1, le=1000)] = 1,
 ) -> FrontSearch:
     """Secure federated surrogate-assisted search for a Pareto front: predictions and queried points stay hidden."""
@@ -105,5 +113,6 @@ def fdd_ea_dh(
         networks=Networks(default_centres(task) if centres is None else centres, epochs, lr, kmeans_starts),
         population=default_population(task.objectives) if population is None else population, weight=weight,
         arithmetic="fixed" if secure else "masked",
-        masking=None if secure else Masking(noise_scale, schedule, normalise), release=release, secure=secure,
+        masking=None if secure else Masking(noise_scale, schedule, normalise), release=release,
+        finalists=finalists if finals == "mean" else 0, secure=secure,
     )  # fmt: skip

@@ -4,9 +4,13 @@ Jinjin Xu, Yaochu Jin, Wenli Du, "A federated data-driven evolutionary algorithm
 optimization", Complex & Intelligent Systems 7, 2021; compared with in Liu, Yan, Ligeti, Jin, "A secure federated
 data-driven evolutionary multi-objective optimization algorithm" (FDD-EA-DH), tables II and III, as "FDD-EA".
 
-`infill = all` is that method: the chosen points go to everybody, and all nodes measure them. `infill = aggregator` is
-FDD-EA-DH without its masks: the same requests, sums in the same fixed point, the same choices under the same seed; only
-the server could look at the sums. Deviations are those of `fdd_ea_dh`.
+With `infill = all` the chosen points go to everybody, and all nodes measure them, as in that method; its surrogates are
+`surrogate = network`. Cubic interpolants of the same points and values are the same at all nodes, so that the standard
+deviation over the nodes is 0 and `weight` has no effect: `infill = all` with `surrogate = cubic` is a variant of our
+own, and a warning says so where all nodes measure alike.
+
+`infill = aggregator`, the default, is FDD-EA-DH without its masks: the same requests, sums in the same fixed point, the
+same choices under the same seed; only the server could look at the sums. Deviations are those of `fdd_ea_dh`.
 """
 
 from __future__ import annotations
@@ -31,7 +35,7 @@ def fdd_ea_mo(
     points: Annotated[int, Key("measured in a round; mu", ge=1)] = 5,
     infill: Annotated[
         Literal["aggregator", "all"], Key("who measures the chosen points, and is told them: the chosen node, or all")
-    ] = "all",
+    ] = "aggregator",
     participation: Annotated[float, Key("share of the nodes that take part in a round", gt=0, le=1)] = 1.0,
     surrogate: Annotated[
         Literal["cubic", "network"], Key("cubic interpolants, or the networks of FDD-EA and their average")
@@ -48,7 +52,12 @@ def fdd_ea_mo(
     arithmetic: Annotated[
         Literal["fixed", "float"], Key("of the sums: the fixed point of secure sums, or floating point")
     ] = "fixed",
-    release: Annotated[bool, Key("a last step: each node tells its front")] = True,
+    release: Annotated[bool, Key("end with the fronts that owners publish; else with none")] = True,
+    finals: Annotated[
+        Literal["mean", "literal"],
+        Key("all nodes measure the published points, and their means make the front; or the owners' own values do"),
+    ] = "mean",
+    finalists: Annotated[int, Key("most points that all nodes measure at the end", unit="points", ge=1, le=1000)] = 50,
     runs: Annotated[int, Key("side by side, of seeds seed, seed + 1, …", unit="runs", ge=1, le=1000)] = 1,
 ) -> FrontSearch:
     """Federated surrogate-assisted search for a Pareto front, unprotected: the baseline of fdd_ea_dh."""
@@ -58,5 +67,6 @@ def fdd_ea_mo(
         publish=infill == "all", surrogate=surrogate,
         networks=Networks(default_centres(task) if centres is None else centres, epochs, lr, kmeans_starts),
         population=default_population(task.objectives) if population is None else population, weight=weight,
-        arithmetic=arithmetic, release=release, secure=False,
+        arithmetic=arithmetic, release=release,
+        finalists=finalists if finals == "mean" else 0, secure=False,
     )  # fmt: skip

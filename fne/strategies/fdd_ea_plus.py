@@ -6,6 +6,10 @@ as it is. Then each node tells its values of the points that the server has sent
 those that take part tell the value of the new point: as sums over nodes, of which the server takes means. It fits one
 cubic surrogate to the means and searches with DYCORS (see `fne.surrogates.dycors`).
 
+The means are over the nodes that took part in a step, so that the least mean may be luck: of few nodes, of noise, of
+nodes that measure less than others. In the last step all nodes measure the `finalists` points with the least means, and
+the least mean of these values decides (`fne.finals`). With `finals = literal` the least mean during the search decides.
+
 What this reveals that FDD-EA does not: the mean value at each point, over the nodes that measured it. Where only one
 node has measured a point that is its value.
 """
@@ -17,6 +21,7 @@ from typing import Annotated, Any, Literal
 
 from torch import Tensor
 
+from fne.finals import MEASUREMENT, Finals
 from fne.registry import Key, register
 from fne.searching import Participation, SurrogateRounds, draws, start_points
 from fne.space import SearchTask
@@ -38,7 +43,10 @@ class FddEaPlus:
         initial: Annotated[
             int | None, Key("points of the Latin hypercube that all nodes measure; null: 5 d", unit="points", ge=1)
         ] = None,
-        participation: Annotated[float, Key("share of the nodes that take part in a round; lambda", gt=0, le=1)] = 0.1,
+        participation: Annotated[
+            float | None,
+            Key("share of the nodes that take part in a round; lambda; null: 0.1, but at least 3 nodes", gt=0, le=1),
+        ] = None,
         share: Annotated[
             float, Key("of the rounds that are FDD-EA; at least one round, and one is left", gt=0, lt=1)
         ] = 0.25,
@@ -48,6 +56,13 @@ class FddEaPlus:
         lr: Annotated[float, Key("learning rate of the networks; eta", gt=0)] = 0.12,
         population: Annotated[int, Key("of the genetic algorithm on the acquisition", ge=2, multiple_of=2)] = 100,
         generations: Annotated[int, Key("of that algorithm; g", ge=1)] = 100,
+        finals: Annotated[
+            Literal["mean", "literal"],
+            Key("all nodes measure the best points at the end, and the mean decides; or the means so far do"),
+        ] = "mean",
+        finalists: Annotated[
+            int, Key("most points that all nodes measure at the end", unit="points", ge=1, le=1000)
+        ] = 5,
         runs: Annotated[int, Key("side by side, of seeds seed, seed + 1, …", unit="runs", ge=1, le=1000)] = 1,
     ) -> None:
         d = len(task.space)
@@ -56,6 +71,7 @@ class FddEaPlus:
         self._first = min(max(1, round(share * queries)), queries - 1)
         self._start = start_points(task, seed, runs, 5 * d if initial is None else initial)
         self._participation = Participation(seed, runs, participation)
+        self._participation.warn_of_no_spread(task.nodes, "mu", mu)
         self.fewest = self._participation.count(task.nodes)
         self._rounds = SurrogateRounds(
             task, seed=seed, runs=runs, start=self._start, participation=self._participation, distinct=False,
@@ -66,8 +82,13 @@ class FddEaPlus:
         self._asked: Tensor | None = None
         self._search, self._second = Dycors(runs, d), queries - self._first
         self.releases = False
-        self.horizon = 1 + queries + 1
-        """The start, the queries, and between the phases the values so far."""
+        self._finals: Finals | None = None
+        if finals == "mean" and task.nodes > 1:  # one node alone has nobody to agree with
+            self._finals = Finals("point", seed=seed, runs=runs, most=finalists)
+        self._last = 1 + queries
+        self._result: Result | None = None
+        self.horizon = self._last + 1 + (self._finals is not None)
+        """The start, the queries, between the phases the values so far, and at the end the finals."""
 
     @property
     def done(self) -> bool:
@@ -75,11 +96,14 @@ class FddEaPlus:
         return self.step >= self.horizon
 
     def ask(self, nodes: Sequence[str]) -> Request:
-        """Return FDD-EA's request; then all nodes' values of all points so far; then a point's values."""
+        """Return FDD-EA's request; then all nodes' values of all points so far; then a point's; then the finalists'."""
         if self.step <= self._first:
             return self._rounds.request(self.step, nodes)
         if self.step == self._first + 1:
             return value_request(self.seed, self.step, self._rounds.asked, [nodes] * self._runs, recall=True)
+        if self._finals and self.step > self._last:
+            self._finals.shortlist(self._known.points, self._known.values.unsqueeze(2))
+            return self._finals.ask(MEASUREMENT, self.step, nodes)
         if self._asked is None:
             self._asked = self._proposed()
         return value_request(self.seed, self.step, self._asked, self._participation(self.step, nodes))
@@ -97,6 +121,9 @@ class FddEaPlus:
             figures = self._rounds.learn(step, round_, propose=step < self._first)
         elif step == self._first + 1:
             self._known.add(self._rounds.asked, values_of(round_))
+        elif self._finals and step > self._last:
+            self._result = self._finals.tell(MEASUREMENT, step, round_, self._known.best)
+            figures = self._finals.figures
         else:
             assert self._asked is not None
             values = values_of(round_)
@@ -104,18 +131,22 @@ class FddEaPlus:
             self._known.add(self._asked, values)
             self._asked = None
         self.step += 1
-        queried = step if step <= self._first else step - 1
-        return {"round": queried, "evaluations": self._start.shape[1] + queried, **figures}
+        queried = step if step <= self._first else min(step, self._last) - 1
+        measured = self._finals.measured if self._finals else 0
+        return {"round": queried, "evaluations": self._start.shape[1] + queried + measured, **figures}
 
     def result(self) -> Result:
-        """Return the best point of each run by the means of values; in the first phase the point asked last."""
+        """Return the best point of each run, by the means so far before the finals; at first the point asked last."""
+        if self._result is not None:
+            return self._result
         return self._known.best if self._known.values.shape[1] else self._rounds.last
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that goes on."""
         return {
             "step": self.step, "rounds": self._rounds.state_dict(), "known": self._known.state_dict(),
-            "search": self._search.state_dict(),
+            "search": self._search.state_dict(), "finals": self._finals.state_dict() if self._finals else {},
+            "result": {"points": self._result.parameters, "values": self._result.values} if self._result else {},
         }  # fmt: skip
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -124,3 +155,7 @@ class FddEaPlus:
         self._rounds.load_state_dict(state["rounds"])
         self._known.load_state_dict(state["known"])
         self._search.load_state_dict(state["search"])
+        if self._finals:
+            self._finals.load_state_dict(state["finals"])
+        result = state["result"]
+        self._result = Result("point", result["points"], values=result["values"]) if result else None

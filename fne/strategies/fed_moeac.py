@@ -10,7 +10,7 @@ Deviations and readings
   that objectives are comparable; parents keep theirs and are not trained again.
 - Eq. (5), the error, is that on the server's validation data, 1 - accuracy; of regression the loss.
 - Eq. (6), bytes, is counted on what is really sent: encoded positions, levels, heads, over the same weights as floats.
-- Eq. (7) is a score and no epsilon (`fne.privacy.accountant.score_eq7`); beside it goes an accounted epsilon. Bounds
+- Eq. (7) is a score and no epsilon (`fne.privacy.score.score_eq7`); beside it goes an accounted epsilon. Bounds
   of the score ("privacy budget within [0.1, 10]") bound the noise; its genes are logarithms, the bounds are far apart.
 - Eq. (4) adds noise of deviation sigma Z to every coordinate: of 46,730 weights at sigma = 6 that is 1,300 times the
   update, and nothing is learned (`noise = coordinate`). With `noise = total`, the default, all noise together is of

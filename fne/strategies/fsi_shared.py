@@ -9,7 +9,8 @@ and losses that are known are not asked for again. What differs, and why:
   without any signal it is as long as a random part.
 - Each gene has a width of its own, which grows where large random parts rank well and shrinks where small ones do (the
   natural gradient of SNES): so features may be of different scales. It learns slower than in SNES, since here the step
-  size is not left to it, and what ranks tell by chance adds up.
+  size is not left to it, and what ranks tell by chance adds up. The update is that for normal numbers: what SNES
+  corrects for the noise's fourth moment is part of the chosen share `widths` here.
 - Each particle has a step size of its own, which grows with a success and shrinks with a failure so that it stays where
   one move in five succeeds (I. Rechenberg, "Evolutionsstrategie", 1973). One alpha for all that doubles when any of
   twenty particles moves settles where one in a hundred does.

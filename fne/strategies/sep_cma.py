@@ -6,6 +6,10 @@ Deviations
 - Genes are searched in units of their layer's initial standard deviation; `sigma` is the first step size there.
 - Samples are `philox.noise`, whole numbers with almost the moments of a normal distribution: any device can rebuild
   them from their address, and their weighted sums have the same bits in any order.
+- The second moment of the selected samples moves the variances. Selection changes the mean of `s^2` in proportion to
+  the variance of `s^2`, which is 2 for a normal `s` and 1.698 for the noise (`philox.SQUARE_VARIANCE`). The change from
+  1 is multiplied by the ratio of the two, so that the variances learn as fast as with normal samples; the result is 0
+  where it would be negative. The path, a weighted sum of many samples, is close to normal as it is.
 - Candidates of equal fitness, those whose loss is not finite among them, share their weights. Both paths are then
   normalised by the effective mass of the weights really used, which is larger than the paper's constant: by that alone
   ties would shrink the step size. A generation of equal candidates only is skipped.
@@ -25,7 +29,7 @@ import torch
 from torch import Tensor
 
 from fne.evolution import shaping
-from fne.evolution.philox import UNIT, VARIANCE, Perturbations
+from fne.evolution.philox import SQUARE_VARIANCE, UNIT, VARIANCE, Perturbations
 from fne.evolving import Evolving, usual_population
 from fne.randomness import derive_seed
 from fne.registry import Key, register
@@ -109,6 +113,7 @@ class _SepCMA:
         mass = _effective(weights)
         mean = shaping.weighted_sum(weights, noise) * UNIT
         squares = shaping.weighted_sum(weights, noise, power=2) / VARIANCE
+        squares = 1 + (squares - 1) * 2 / SQUARE_VARIANCE  # as of normal numbers: where selection is blind, 1
         widths = self._variances.sqrt()
         self.genes = (self.genes.double() + self._scales * self._sigma * widths * mean).float()
 
@@ -122,7 +127,7 @@ class _SepCMA:
             self._path = self._path + math.sqrt(rate * (2 - rate) * mass) * widths * mean
 
         rate = self._rate_covariance
-        learnt = self._path.square() / self._mass + (1 - 1 / self._mass) * self._variances * squares
+        learnt = self._path.square() / self._mass + (1 - 1 / self._mass) * self._variances * squares.clamp(min=0)
         self._variances = (1 - rate) * self._variances + rate * learnt
         self._sigma *= math.exp(self._rate_sigma / self._damping * (length / self._norm - 1))
         return self._figures()

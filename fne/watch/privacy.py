@@ -6,7 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-SCORE = "score of eq. (7), not an epsilon"
+from fne.privacy.score import NOTE, SCORE
+
 Account = Mapping[str, Any]
 
 
@@ -30,6 +31,8 @@ def privacy_lines(summaries: Sequence[Mapping[str, Any]]) -> list[str]:
         )
         if account.get(SCORE) is not None:
             lines.append(f"  {SCORE}: {account[SCORE]:.4g}")
+            if account.get(NOTE):
+                lines.append(f"  {NOTE}: {account[NOTE]}")
         lines += [f"  note: {text}" for text in account["warnings"]]
     return lines
 

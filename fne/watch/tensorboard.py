@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -88,6 +89,7 @@ class TensorBoard:
     def __call__(self, strategy: Strategy, round_: Round, metrics: Metrics) -> None:
         """Write the step's numbers if it is kept; what is not finite is left out (`nonfinite` counts it)."""
         step = metrics["step"]
+        self._write_texts(metrics.get("_texts", {}), step)
         if self._writer is None or not (kept(step, self.every) or strategy.done):
             return
         from tensorboard.compat.proto.summary_pb2 import Summary  # type: ignore[import-untyped]
@@ -114,6 +116,13 @@ class TensorBoard:
         except RunError:
             self._writer = None  # its thread is dead, closing would raise the same again
             raise
+
+    def _write_texts(self, texts: Mapping[str, str], step: int) -> None:
+        """Write what a strategy has to say about its figures, by title."""
+        if self._writer is not None and texts:
+            with writing(self.folder):
+                for title, text in texts.items():
+                    self._writer.add_text(title, text, step)
 
     def close(self) -> None:
         """Flush and close the event file; a second call does nothing."""
