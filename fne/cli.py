@@ -16,7 +16,7 @@ from rich.table import Table
 from fne import __version__, registry
 from fne.arguments import as_override, check_folds, configs_and_overrides, each_run
 from fne.cli_data import Words, console, data_app
-from fne.errors import DataWarning, FneError
+from fne.errors import FneError, FneWarning
 
 app = typer.Typer(
     add_completion=False, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False,
@@ -69,20 +69,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 @contextlib.contextmanager
 def _warnings_in_a_line() -> Iterator[None]:
-    """Print each text of a `DataWarning` once, without the place in the source; other warnings are as before."""
+    """Print each text of a `FneWarning` once, without the place in the source; other warnings are as before."""
     said: set[str] = set()
     others = warnings.showwarning
 
     def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
         text = " ".join(str(message).split())
-        if not issubclass(category, DataWarning):
+        if not issubclass(category, FneWarning):
             others(message, category, *place, **more)
         elif text not in said:
             said.add(text)
             print(f"fne: warning: {text}", file=sys.stderr)
 
     with warnings.catch_warnings():  # which puts `showwarning` back
-        warnings.simplefilter("always", DataWarning)  # not once a process, which may run several commands
+        warnings.simplefilter("always", FneWarning)  # not once a process, which may run several commands
         warnings.showwarning = show
         yield
 

@@ -47,8 +47,16 @@ class DataError(FneError):
     findings: tuple[Any, ...] = ()
 
 
-class DataWarning(UserWarning):
+class FneWarning(UserWarning):
+    """Something that the user should know; the run goes on. The command prints it in one line."""
+
+
+class DataWarning(FneWarning):
     """Something about the data that the user should know before believing a figure; the run goes on."""
+
+
+class StrategyWarning(FneWarning):
+    """An optional method of a strategy that failed; the run goes on without what the method was to give."""
 
 
 class CheckpointError(FneError):

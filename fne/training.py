@@ -28,6 +28,7 @@ from fne.evolution.fitness import DISPLAY_SIGN
 from fne.experiment import Experiment, build
 from fne.files import write_atomically
 from fne.finishing import finish_learning, finish_search, view_of
+from fne.members import attempt, member
 from fne.relaying import Relaying
 from fne.runfolder import (
     CONFIG,
@@ -241,7 +242,7 @@ def _finish(
         "seed": config.seed,
         "steps": strategy.step,
         "finished": True,
-        **totals.summary(len(experiment.nodes), federated=not getattr(strategy, "pooled", False)),
+        **totals.summary(len(experiment.nodes), federated=not member(strategy, "pooled")),
         **yielded,
         "plugins": _plugins(config),
         "device": experiment.worker.device.type,
@@ -290,9 +291,10 @@ class _Champions:
         folder.mkdir(exist_ok=True)
 
     def __call__(self, strategy: Strategy, round_: Round, metrics: Metrics) -> None:
-        champion = getattr(strategy, "champion", strategy.result)
-        if strategy.step % self._every == 0:
-            save_model(self._experiment, champion(), self._folder / f"step-{strategy.step:09d}.safetensors")
+        if strategy.step % self._every:
+            return
+        path = self._folder / f"step-{strategy.step:09d}.safetensors"
+        attempt(strategy, "champion", lambda get: save_model(self._experiment, (get or strategy.result)(), path))
 
 
 class _Settled:

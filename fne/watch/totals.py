@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from fne.members import member
 from fne.types import Metrics, Round, Strategy
 
 _SIZES = {
@@ -58,7 +59,7 @@ class Totals:
             ledger.add(getattr(round_.traffic, _SIZES[name]))
         self._snapshots += round_.traffic.snapshots
         metrics["snapshots_total"] = self._snapshots
-        metrics.update(self._per_node(metrics["_nodes"], federated=not getattr(strategy, "pooled", False)))
+        metrics.update(self._per_node(metrics["_nodes"], federated=not member(strategy, "pooled")))
         for name in ("round", "evaluations", "accuracy_validation", "loss_best", "loss_validation"):
             self._figures[name] = metrics.get(name)
         accuracy = metrics.get("accuracy_validation")
