@@ -67,6 +67,10 @@ class RunError(FneError):
     """A run that cannot go on: too few replies, a full disk. What was checkpointed stays."""
 
 
+class WriteError(RunError):
+    """A file that cannot be written, as on a full disk. It ends the run, whichever node's work it comes up in."""
+
+
 def shown(value: Any, most: int = 80) -> str:
     """Write a value as a config would: `true`, `null`, `'text'`; at most so many characters."""
     text = {"None": "null", "True": "true", "False": "false"}.get(repr(value), repr(value))

@@ -23,7 +23,7 @@ import torch
 from fne import loop, registry
 from fne.codec import LineageCodec
 from fne.config import Config, LearningConfig, SearchConfig
-from fne.errors import RunError
+from fne.errors import WriteError
 from fne.evolution.fitness import DISPLAY_SIGN
 from fne.experiment import Experiment, build
 from fne.files import write_atomically
@@ -103,9 +103,9 @@ def train(
                 check_unused(folder)
             return _run(experiment, folder, begun, resuming=resume is not None, stop_after=stop_after, quiet=quiet)
     except OSError as error:
-        raise RunError(
-            f"cannot write in {folder}: {error.strerror or error}; make room or mend the folder, then go on from the "
-            f"last checkpoint: fne train --resume {folder}"
+        raise WriteError(
+            f"cannot write {error.filename or folder}: {error.strerror or error}; make room or mend the folder, then "
+            f"go on from the last checkpoint: fne train --resume {folder}"
         ) from error
 
 
