@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 
 from fne import registry
 from fne.arguments import configs_and_overrides, loader_settings
 from fne.errors import FneError
+from fne.terminal import Screen
 
 if TYPE_CHECKING:
     from fne.config import LearningConfig
@@ -112,10 +112,10 @@ def _config(command: str, words: Sequence[str] | None) -> LearningConfig:
     return config
 
 
-def console() -> Console:
+def console() -> Screen:
     """Return the terminal, or paper of 180 columns where there is none."""
-    found = Console()
-    return found if found.is_terminal else Console(width=180)
+    found = Screen()
+    return found if found.is_terminal else Screen(width=180)
 
 
 def _described(dataset: Dataset) -> str:
