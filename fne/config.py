@@ -28,7 +28,7 @@ from fne.sections import (
     WatchSection,
 )  # fmt: skip
 from fne.settings import check, nearest
-from fne.yamltext import BROKEN, dump, parse, plain
+from fne.yamltext import BROKEN, dump, odd_keys, parse, plain
 
 COMMAND_LINE = "command line"
 
@@ -98,7 +98,8 @@ def load_config(source: str | Path | Mapping[str, Any], overrides: Sequence[str]
         ConfigError: with a line for each mistake.
     """
     if isinstance(source, Mapping):
-        return _Reader("config", Path.cwd()).read(plain(source), overrides)
+        problems = [f"config: {text}" for text in odd_keys(source)]
+        return _Reader("config", Path.cwd(), problems=problems).read(plain(source), overrides)
     path = _find(source)
     try:
         tree, mistakes = parse(path.read_text(encoding="utf-8"))

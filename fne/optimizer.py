@@ -203,7 +203,7 @@ class Optimizer:
             values = torch.as_tensor(np.array(x, dtype=np.float64))
             if values.shape != (len(names),):
                 raise ValueError
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             raise FneError(f"Optimizer.tell: x = {x!r:.80}: must be a number for each of {', '.join(names)}") from None
         return values
 
@@ -213,7 +213,7 @@ def _space(bounds: Any, integer: Any, log: Any) -> Space:
     try:
         pairs = bounds.items() if isinstance(bounds, Mapping) else ((f"x{i}", pair) for i, pair in enumerate(bounds))
         by_name = {str(name): [float(low), float(high)] for name, (low, high) in pairs}
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise FneError(
             f"Optimizer: bounds = {bounds!r:.80}: must be {{name: (low, high)}}, or a list of pairs of numbers"
         ) from None

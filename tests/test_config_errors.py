@@ -219,6 +219,27 @@ def test_values_that_are_no_yaml() -> None:
     assert source == minimal(data={"name": "dots", "path": Path("a/b"), "size": 5})  # untouched
 
 
+def test_keys_that_are_no_text() -> None:
+    extra = "strategy: {name: drift, rounds: 2, extra: {1: a, true: b}}"
+    Path("keys.yaml").write_text(f"plugins: [mine.py]\ndata: dots\nmodel: line\n{extra}\n")
+    said = 'the key true is read as true, and keys are text: write "true" in quotes'
+    assert problems("keys.yaml") == [f"keys.yaml:4: {said}"]
+    assert problems("full.yaml", "strategy.extra={null: x}") == [
+        "command line: strategy.extra = '{null: x}': " + said.replace("true", "null")
+    ]
+    given = {"name": "drift", "rounds": 2, "extra": {1: "a", "deep": [{True: "b", None: 1, (1, 2): 2, b"x": 3}]}}
+    assert problems(minimal(strategy=given)) == [
+        f"config: strategy: extra: deep: the key {key} is a {kind}, and keys are text: write {text}"
+        for key, kind, text in [
+            ("True", "bool", "'True'"), ("None", "NoneType", "'None'"), ("(1, 2)", "tuple", "'(1, 2)'"),
+            ("b'x'", "bytes", '"b\'x\'"'),
+        ]
+    ]  # fmt: skip
+    assert load_config(minimal(strategy={**given, "extra": {1: "a", 1.5: "b"}})).strategy.settings["extra"] == {
+        "1": "a", "1.5": "b",
+    }  # fmt: skip
+
+
 SECTIONS = ["data", "model", "strategy", "engine", "evaluation", "watch", "partition", "plugins", "wire", "x"]
 INSIDE = [
     "name",

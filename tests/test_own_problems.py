@@ -507,6 +507,19 @@ FUNCTION = "must be 'package.module:name' or 'path/to/file.py:name' of a functio
             {"integer": ("x",), "variables": {"x": (0.5, 3)}},
             "variables.x = [0.5, 3.0]: must be whole numbers, since it is among the integer variables",
         ),
+        (
+            {"variables": {"x": (-1e308, 1e308)}},
+            "variables.x = [-1e+308, 1e+308]: must be closer together: a float cannot hold their difference; take",
+        ),
+        (
+            {"variables": {"x": (0, 1e-320)}},
+            "variables.x = [0.0, 1e-320]: must be further apart: values between them cannot be told apart; take",
+        ),
+        ({"log": ("x",), "variables": {"x": (1e16, 1e16 + 2)}}, "must be further apart"),
+        (
+            {"integer": ("x",), "variables": {"x": (0, 2**53)}},
+            "x = [0.0, 9007199254740992.0]: must be below 2^53 in size, since it is among the integer variables",
+        ),
     ],
 )  # fmt: skip
 def test_mistakes_that_are_told_before_a_run(made: Any, settings: dict[str, Any], text: str, tmp_path: Path) -> None:
