@@ -16,7 +16,7 @@ from rich.table import Table
 from fne import __version__, registry, terminal
 from fne.arguments import as_override, check_folds, configs_and_overrides, each_run
 from fne.cli_data import Words, console, data_app
-from fne.errors import FneError, FneWarning
+from fne.errors import FneError, FneWarning, did_you_mean
 
 app = typer.Typer(
     add_completion=False, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False,
@@ -247,7 +247,8 @@ def show(
     from fne.settings import allowed
 
     if kind not in registry.KINDS:
-        raise FneError(f"show: no kind {kind!r}; kinds are {', '.join((*registry.KINDS, 'config'))}")
+        kinds = (*registry.KINDS, "config")
+        raise FneError(f"show: no kind {kind!r}{did_you_mean(kind, kinds)}; kinds are {', '.join(kinds)}")
     entry = registry.entry(kind, name)
     screen = console()
     screen.print(f"[bold]{kind} {name}[/bold]  ({entry.module})\n\n{escape(entry.doc.strip())}\n")

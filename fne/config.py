@@ -162,6 +162,7 @@ class _Reader:
         self.source, self.folder, self.name = source, folder, name
         self.problems = list(problems)
         self.overridden: list[str] = []
+        self.keys: list[str] = []
         self.shapeless: set[str] = set()
 
     def read(self, tree: Any, overrides: Sequence[str]) -> Config:
@@ -174,6 +175,7 @@ class _Reader:
             self.override(tree, text)
         self.load_plugins(tree.get("plugins"))
         searches = "problem" in tree
+        self.keys = [*_keys(tree, searches=searches)]
         also = [key for key in ("data", "model", "evaluation") if searches and key in tree]
         if also:
             self.problems.append(
@@ -185,7 +187,8 @@ class _Reader:
         subject = part["problem" if searches else "data"]
         name = self.name or f"{part['strategy'].get('name')}_{subject.get('name')}"
         name = re.sub(r"[^A-Za-z0-9._-]+", "-", name).lstrip("._-")[:100] or "run"
-        own = self.check(RunSection, {"name": name, **tree}, "", "the config", SECTIONS)
+        sections = [key for key in self.keys if key in SECTIONS]
+        own = self.check(RunSection, {"name": name, **tree}, "", "the config", sections)
         found = self.problem(subject) if searches else self.learning(part)
         found |= {
             "strategy": self.strategy(part["strategy"], searches=searches),
@@ -287,7 +290,8 @@ class _Reader:
     def check(
         self, model: type[BaseModel], values: dict[str, Any], section: str, what: str, more: Sequence[str] = ()
     ) -> dict[str, Any]:
-        made, mistakes = check(model, values, what, more)
+        elsewhere = [key for key in self.keys if key.rpartition(".")[0] != section]
+        made, mistakes = check(model, values, what, more, elsewhere)
         for mistake in mistakes:
             key = f"{section}.{mistake.key}".lstrip(".")
             if mistake.key in values:
@@ -316,6 +320,34 @@ class _Reader:
                 add_plugin(path)
             except ConfigError as error:
                 self.problems += error.problems
+
+
+def _keys(tree: Mapping[str, Any], *, searches: bool) -> Iterator[str]:
+    """Yield the dotted names of all keys that a config of these named things can have."""
+
+    def settings(kind: str, section: str, value: Any, usual: str = "") -> Iterator[str]:
+        name = value.get("name", usual) if isinstance(value, dict) else value or usual
+        entry = catalogue(kind).get(name) if isinstance(name, str) else None
+        yield from (f"{section}.{key}" for key in (entry.settings if entry else ()))
+
+    left_out = ("data", "model", "evaluation") if searches else ("problem",)
+    models: dict[str, type[BaseModel]] = {
+        "": RunSection, "data": DataNodes, "problem": ProblemNodes, "evaluation": EvaluationSection,
+        "watch": WatchSection,
+    }  # fmt: skip
+    sections = [section for section in SECTIONS if section not in left_out]
+    yield from sections
+    for section, model in models.items():
+        if section not in left_out:
+            yield from (f"{section}.{key}".lstrip(".") for key in model.model_fields)
+    for section in sections:
+        if section not in models or section in ("data", "problem"):
+            yield from settings(section, section, tree.get(section), "local" if section == "engine" else "")
+    data = tree.get("data")
+    if not searches:
+        yield "data.partition"
+        given = data.get("partition") if isinstance(data, dict) else None
+        yield from settings("partition", "data.partition", given, "iid")
 
 
 def _assign(tree: dict[str, Any], key: str, value: Any) -> None:

@@ -77,7 +77,23 @@ def shown(value: Any, most: int = 80) -> str:
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return `, did you mean 'x'?` for the nearest known word, or an empty string."""
-    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return f", did you mean {near[0]!r}?" if near else ""
+def did_you_mean(word: str, known: Iterable[str], elsewhere: Iterable[str] = ()) -> str:
+    """Return `, did you mean 'x'?` for the nearest known word, or an empty string; upper and lower case count alike.
+
+    Args:
+        word: what was written.
+        known: what could stand there.
+        elsewhere: dotted names of what could stand in other places, of which the last part is compared. They must be
+            clearly nearer than what is known; all that are equally near are named.
+    """
+    here, matcher = list(known), difflib.SequenceMatcher(b=word.lower())
+    scores: dict[str, float] = {}
+    for name, part, least, bonus in [
+        *((name, name.rpartition(".")[2], 0.8, 0.0) for name in elsewhere), *((name, name, 0.6, 0.05) for name in here),
+    ]:  # fmt: skip
+        matcher.set_seq1(part.lower())
+        if matcher.ratio() >= least:
+            scores[name] = matcher.ratio() + bonus
+    near = [name for name, score in scores.items() if score == max(scores.values())]
+    near = [name for name in near if name in here][-1:] or near
+    return f", did you mean {' or '.join(map(repr, near))}?" if near else ""

@@ -51,7 +51,11 @@ class Mistake:
 
 
 def check(
-    model: type[BaseModel], values: Mapping[str, Any], what: str, more: Sequence[str] = ()
+    model: type[BaseModel],
+    values: Mapping[str, Any],
+    what: str,
+    more: Sequence[str] = (),
+    elsewhere: Sequence[str] = (),
 ) -> tuple[dict[str, Any], list[Mistake]]:
     """Return what a model makes of plain `values`, with all defaults, or nothing and every mistake.
 
@@ -60,12 +64,15 @@ def check(
         values: dicts, lists and scalars by key.
         what: whose keys they are, such as `strategy 'fne'`.
         more: keys of the same section that are checked elsewhere, for suggestions.
+        elsewhere: dotted keys of other sections, for suggestions.
     """
     fields = {key: Annotated[(field.annotation, field)] for key, field in model.model_fields.items()}
     known = [*fields, *more]
     every = f" (known: {', '.join(known) or 'none'})"
     mistakes = [
-        Mistake(key, f"unknown key of {what}{nearest(key, known) or every}") for key in values if key not in fields
+        Mistake(key, f"unknown key of {what}{nearest(key, known, elsewhere) or every}")
+        for key in values
+        if key not in fields
     ]
     given = {key: value for key, value in values.items() if key in fields}
     wrong = {key: why for key, value in given.items() if (why := _oddity(value, _leaves(fields[key])))}
@@ -82,9 +89,17 @@ def check(
             text = text.replace(short, clear)
         if isinstance(value := given.get(key), dict) and below.get(key) in value:  # which of the many it is
             text += f"; {below[key]} = {shown(value[below[key]])} is not"
-        choices = [leaf for leaf in _leaves(fields[key]) if isinstance(leaf, str)]
-        mistakes.append(Mistake(key, text + nearest(given.get(key, ""), choices)))
+        mistakes.append(Mistake(key, text + _nearest_choice(given.get(key), _leaves(fields[key]))))
     return {} if mistakes else {key: getattr(made, key) for key in fields}, mistakes
+
+
+def _nearest_choice(value: Any, leaves: Sequence[Any]) -> str:
+    """Return a suggestion for the first text of a value that is none of the choices among `leaves`."""
+    choices = [leaf for leaf in leaves if isinstance(leaf, str)]
+    if any(leaf is bool or isinstance(leaf, bool) for leaf in leaves):
+        choices += ["true", "false"]
+    wrong = (part for part in _scalars(value) if isinstance(part, str) and part not in choices)
+    return nearest(next(wrong, ""), choices)
 
 
 _CLEARER = {
@@ -160,9 +175,9 @@ def faults(error: ValidationError) -> str:
     return "; ".join(": ".join(filter(None, [".".join(map(str, d["loc"])), d["msg"]])) for d in details)
 
 
-def nearest(word: Any, known: Iterable[str]) -> str:
-    """Return ` (did you mean 'x'?)`, or an empty string."""
-    near = did_you_mean(str(word), known).removeprefix(", ")
+def nearest(word: Any, known: Iterable[str], elsewhere: Iterable[str] = ()) -> str:
+    """Return ` (did you mean 'x'?)`, or an empty string; arguments as of `did_you_mean`."""
+    near = did_you_mean(str(word), known, elsewhere).removeprefix(", ")
     return f" ({near})" if near else ""
 
 

@@ -102,9 +102,8 @@ class _Loader(yaml.SafeLoader):
         read = self.construct_object(key)
         if kind in ("int", "float") and str(read) == key.value:
             return
-        written = key.value or "that is empty"
         self.mistakes.append(
-            (line, f'the key {written} is read as {shown(read)}, and keys are text: write "{key.value}" in quotes')
+            (line, f'the key {key.value} is read as {shown(read)}, and keys are text: write "{key.value}" in quotes')
         )
 
 

@@ -50,6 +50,21 @@ seed= | seed = null: must be a whole number >= 0 and < 2**63
 secure=2 | secure = 2: must be false, true or 'clip'
 wire=lineages | wire = 'lineages': must be 'tensors', 'lineage' or 'auto' (did you mean 'lineage'?)
 plugins=mine.py | plugins = 'mine.py': must be a list, each text
+rounds=5 | rounds = 5: unknown key of the config (did you mean 'strategy.rounds'?)
+ruonds=5 | ruonds = 5: unknown key of the config (did you mean 'strategy.rounds'?)
+every=5 | every = 5: unknown key of the config (did you mean 'watch.every'?)
+alpha=5 | alpha = 5: unknown key of the config (did you mean 'data.partition.alpha'?)
+width=5 | width = 5: unknown key of the config (did you mean 'model.width'?)
+path=x | path = 'x': unknown key of the config (did you mean 'evaluation.path' or 'data.path'?)
+partition=even | partition = 'even': unknown key of the config (did you mean 'data.partition'?)
+quorum=2 | quorum = 2: unknown key of the config (did you mean 'engine.quorum'?)
+strategy.width=3 | strategy.width = 3: unknown key of strategy 'drift' (did you mean 'model.width'?)
+strategy.seed=3 | strategy.seed = 3: unknown key of strategy 'drift' (did you mean 'seed'?)
+data.alpha=1 | data.alpha = 1: unknown key of data 'dots' (did you mean 'data.partition.alpha'?)
+watch.rounds=1 | watch.rounds = 1: unknown key of watch (did you mean 'strategy.rounds'?)
+strategy.rule=PLAIN | strategy.rule = 'PLAIN': must be 'plain' or 'greedy' (did you mean 'plain'?)
+strategy.loud=ture | strategy.loud = 'ture': must be true or false (did you mean 'true'?)
+model=LINE | model.name = 'LINE': must be one of <model> (did you mean 'line'?)
 stratgy.rounds=3 | stratgy = {'rounds': 3}: unknown key of the config (did you mean 'strategy'?)
 model=lime | model.name = 'lime': must be one of <model> (did you mean 'line'?)
 model.name=[] | model.name = []: must be one of <model>

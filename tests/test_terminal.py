@@ -102,7 +102,8 @@ def test_streams_are_as_before_once_the_command_is_over(capsys: pytest.CaptureFi
     [
         ["--help"], ["list"], ["show", "model", "cnn"], ["show", "config", "fne_toy"], ["data", "show", "fne_toy"],
         ["data", "check", "fne_toy"], ["data", "check", "fne_toy", "--json"], ["report", "{run}"],
-        ["report", "{run}", "--markdown"], ["train", "fne_toy", "strategy.rounds=0"], ["train", "fne_toy", "data.nodes=401"],
+        ["report", "{run}", "--markdown"], ["train", "fne_toy", "strategy.rounds=0"],
+        ["train", "fne_toy", "data.nodes=401"],
         ["train", "--resume", "{run}"], ["data", "show", "fne_nowhere"],
     ],
     ids=" ".join,

@@ -62,11 +62,6 @@ def test_a_key_stays_as_it_is_written(key: str) -> None:
     assert parse(f"{{{key}: left}}") == ({key: "left"}, [])
 
 
-def test_an_empty_key_is_told() -> None:
-    said = 'the key that is empty is read as null, and keys are text: write "" in quotes'
-    assert parse("{a: 2, : 1}")[1] == [(1, said)]
-
-
 def test_keys_written_twice() -> None:
     assert parse("a: 1\nb: {c: 1, c: 2}\na: 3\n")[1] == [
         (2, "c is written twice, first in line 2: keep one"),
