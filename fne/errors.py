@@ -55,6 +55,10 @@ class DataWarning(FneWarning):
     """Something about the data that the user should know before believing a figure; the run goes on."""
 
 
+class PathWarning(FneWarning):
+    """A path that was found from the current folder, and not from the folder of the config that names it."""
+
+
 class StrategyWarning(FneWarning):
     """An optional method of a strategy that failed; the run goes on without what the method was to give."""
 

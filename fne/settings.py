@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import types
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -14,12 +14,48 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from fne.errors import did_you_mean, shown
 
 
-def Key(description: str, *, unit: str = "", allowed: str = "", **bounds: Any) -> Any:  # noqa: N802
+def Key(description: str, *, unit: str = "", allowed: str = "", path: PathForm = "", **bounds: Any) -> Any:  # noqa: N802
     """Describe a setting: what it is, its unit, and its bounds (`ge`, `gt`, `le`, `lt`, `min_length`).
 
-    `allowed` replaces the words made from type and bounds, as the end of "must be ...".
+    `allowed` replaces the words made from type and bounds, as the end of "must be ...". `path` says in which form a
+    text, or each of a list, is a path, which a config then takes as relative to its own file: `file` (the whole text),
+    `search` (the same, but where there is no such file the text stays as it is), `call` (`FILE.py:NAME`) or `program`
+    (the first of a list, if it has a slash).
     """
-    return Field(description=description, json_schema_extra={"unit": unit, "allowed": allowed}, **bounds)
+    extra: dict[str, Any] = {"unit": unit, "allowed": allowed, "path": path}
+    return Field(description=description, json_schema_extra=extra, **bounds)
+
+
+PathForm = Literal["", "file", "search", "call", "program"]
+
+
+def over_paths(
+    model: type[BaseModel], values: Mapping[str, Any], change: Callable[[str, str, str], str]
+) -> dict[str, Any]:
+    """Return values with each path in them changed.
+
+    Args:
+        model: whose fields the values are, with `Key(path=...)` where they are paths.
+        values: by key; they need not be complete.
+        change: gets the key, the form (`file` or `search`) and the path without what is none, and returns another path.
+    """
+
+    def changed(key: str, form: str, value: Any) -> Any:
+        if isinstance(value, list | tuple):
+            some = 1 if form == "program" else len(value)
+            return type(value)([*(changed(key, form, part) for part in value[:some]), *value[some:]])
+        if not isinstance(value, str):
+            return value
+        if form == "call":
+            file, colon, name = value.rpartition(":")
+            return f"{change(key, 'file', file)}{colon}{name}" if file.endswith(".py") else value
+        if form == "program":
+            return change(key, "file", value) if "/" in value else value
+        return change(key, form, value)
+
+    forms = {key: (field.json_schema_extra or {}) for key, field in model.model_fields.items()}
+    marked = {key: str(extra.get("path", "")) for key, extra in forms.items() if isinstance(extra, dict)}
+    return {key: changed(key, marked[key], value) if marked.get(key) else value for key, value in values.items()}
 
 
 def model_of(name: str, settings: Mapping[str, tuple[Any, Any]]) -> type[BaseModel]:
