@@ -9,7 +9,7 @@ import secrets
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any, BinaryIO
 
 from fne.errors import CheckpointError, WriteError
 
@@ -25,7 +25,7 @@ def writing(path: Path, remedy: str = _REMEDY) -> Iterator[None]:
         raise WriteError(f"cannot write {path}: {error.strerror or error}; {remedy}") from error
 
 
-def append(file: io.FileIO, data: bytes) -> None:
+def append(file: IO[bytes], data: bytes) -> None:
     """Write all of `data` at the end of an unbuffered file; on any error nothing of it stays."""
     start, left = file.tell(), memoryview(data)
     try:

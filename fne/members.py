@@ -11,7 +11,6 @@ import traceback
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from numbers import Integral
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -40,7 +39,7 @@ VALUES, METHODS = ("seed", "step", "horizon", "done"), ("ask", "tell", "state_di
 KINDS: dict[str, Callable[[Any], bool]] = {
     "method": _is_method,
     "true or false": lambda value: isinstance(value, bool),
-    "whole number": lambda value: isinstance(value, Integral) and not isinstance(value, bool) and value >= 1,
+    "whole number": lambda value: isinstance(value, int) and not isinstance(value, bool) and value >= 1,
     "lineage": lambda value: all(
         callable(getattr(value, name, None)) for name in ("candidates", "advance", "state_dict", "load_state_dict")
     ),
