@@ -35,7 +35,9 @@ Part = tuple[Images, Tensor]
 def cifar10(
     *,
     seed: int,
-    path: Annotated[str | None, Key("folder that holds the batches or cifar10_subset.npz, or an .npz file")] = None,
+    path: Annotated[
+        str | None, Key("folder that holds the batches or cifar10_subset.npz, or an .npz file", path="file")
+    ] = None,
     download: Annotated[bool, Key("fetch missing batches into the cache folder")] = False,
     split: Annotated[Literal["trial"], Key("images are dealt to the parts one by one")] = "trial",
     split_seed: Annotated[int, Key("seed of the split, the same for all runs that are compared", ge=0)] = 0,

@@ -34,7 +34,9 @@ from fne.types import Dataset
 def eeg_files(
     *,
     seed: int,
-    path: Annotated[str, Key("a file, a folder or a BIDS root; also below $FNE_DATA and the cache folder")],
+    path: Annotated[
+        str, Key("a file, a folder or a BIDS root; also below $FNE_DATA and the cache folder", path="search")
+    ],
     labels: Annotated[dict[str, str], Key("event (name or pattern such as left/*) -> class", min_length=1)],
     pattern: Annotated[str | tuple[str, ...], Key("which files below the folder")] = "**/*",
     subject: Annotated[
@@ -246,7 +248,7 @@ def _root(path: str) -> Path:
         f"eeg_files: {path} (from {Path.cwd()})",
         [path],
         None,
-        ["set data.path to a file, a folder or a BIDS root, absolute or from the folder you are in"],
+        ["set data.path to a file, a folder or a BIDS root, absolute or relative to the config file"],
     )
 
 

@@ -41,7 +41,7 @@ _CHUNK = 128
 def eeg_uci(
     *,
     seed: int,
-    path: Annotated[str | None, Key("folder that holds the subjects' folders, at any depth")] = None,
+    path: Annotated[str | None, Key("folder that holds the subjects' folders, at any depth", path="file")] = None,
     download: Annotated[bool, Key("fetch missing files into the cache folder")] = False,
     recordings: Annotated[
         Literal["all", "train", "test"], Key("UCI's folders TRAIN and TEST as one pool, or one of them alone")

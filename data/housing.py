@@ -33,7 +33,9 @@ Table = NDArray[np.float64]
 def housing(
     *,
     seed: int,
-    path: Annotated[str | None, Key("a CSV file like BostonHousing.csv, or its folder; null: offline copy")] = None,
+    path: Annotated[
+        str | None, Key("a CSV file like BostonHousing.csv, or its folder; null: offline copy", path="file")
+    ] = None,
     split: Annotated[
         Literal["paper", "random"],
         Key("paper: the fixed 404 and 102 rows of FSI's table; random: by split_seed"),

@@ -45,7 +45,7 @@ def mnist(
         Literal["auto", "small", "full"],
         Key("small: 5,000 images, offline; full: the IDX files; auto: full where the files are found"),
     ] = "small",
-    path: Annotated[str | None, Key("folder that holds the IDX files of the full edition")] = None,
+    path: Annotated[str | None, Key("folder that holds the IDX files of the full edition", path="file")] = None,
     download: Annotated[bool, Key("fetch missing files of the full edition into the cache folder")] = False,
     split: Annotated[Literal["trial"], Key("images are dealt to the parts one by one")] = "trial",
     split_seed: Annotated[int, Key("seed of the split, the same for all runs that are compared", ge=0)] = 0,

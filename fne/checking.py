@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -66,8 +66,12 @@ class Checked:
         }
 
 
-def check(config: LearningConfig, picture: Path) -> Checked:
-    """Load a config's data, deal them to its nodes, and draw what came out.
+def check(config: LearningConfig, picture: Path | None) -> Checked:
+    """Load a config's data and deal them to its nodes.
+
+    Args:
+        config: whose data they are.
+        picture: where to draw what came out; `None`: nowhere.
 
     Raises:
         DataError: nothing is known of any file, such as when there are none.
@@ -82,14 +86,20 @@ def check(config: LearningConfig, picture: Path) -> Checked:
             if not error.files:
                 raise
             return Checked(error.files, error.findings, None, "" if isinstance(error, FilesError) else str(error))
+    if picture is not None:
+        _draw(dataset, nodes, picture)
+    # A data set that looks at its files has looked at the split, too, before it changed any value.
+    findings = dataset.findings if dataset.files else (*dataset.findings, *_of_split(dataset))
+    return Checked(dataset.files, findings, dataset)
+
+
+def _draw(dataset: Dataset, nodes: Mapping[str, Samples], picture: Path) -> None:
+    """Draw the samples of each node and class, and of recordings the average of each class."""
     names, counts = describe(nodes, dataset.classes)
     classes = list(dataset.classes or ("samples",))
     times = [dataset.start + n / (dataset.rate or 1) for n in range(dataset.shape[-1])]
     unit = "seconds" if dataset.rate else "samples"
     data_picture(counts.tolist(), names, classes, _averages(dataset), (times, unit), picture)
-    # A data set that looks at its files has looked at the split, too, before it changed any value.
-    findings = dataset.findings if dataset.files else (*dataset.findings, *_of_split(dataset))
-    return Checked(dataset.files, findings, dataset)
 
 
 def _averages(dataset: Dataset) -> dict[str, list[list[float]]]:

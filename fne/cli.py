@@ -13,10 +13,10 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from fne import __version__, registry
+from fne import __version__, registry, terminal
 from fne.arguments import as_override, check_folds, configs_and_overrides, each_run
 from fne.cli_data import Words, console, data_app
-from fne.errors import DataWarning, FneError
+from fne.errors import FneError, FneWarning, did_you_mean
 
 app = typer.Typer(
     add_completion=False, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False,
@@ -34,7 +34,7 @@ Folds = Annotated[str, typer.Option("--folds", help="Folds to run, such as 0-4 (
 Bytes = Annotated[bool, typer.Option("--bytes/--no-bytes", help="Print a second table: bytes a node over the run.")]
 
 
-_INTERRUPTED = 130
+_INTERRUPTED, _UNREAD = 130, 141
 
 
 class _ToldError(Exception):
@@ -43,6 +43,25 @@ class _ToldError(Exception):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
+    streams = sys.stdout, sys.stderr
+    with terminal.any_encoding():
+        try:
+            status = _main(arguments)
+            sys.stdout.flush()  # here, where it can be told that there is no room
+            return status
+        except (BrokenPipeError, SystemExit):  # typer makes the second of the first
+            sys.stdout, sys.stderr = streams  # which it replaces
+            terminal.silence()
+            return _UNREAD
+        except OSError as error:
+            if not terminal.is_full(error):
+                raise
+            terminal.silence()
+            print(f"fne: cannot write the output: {error.strerror}; make room or send it elsewhere", file=sys.stderr)
+            return 2
+
+
+def _main(arguments: Sequence[str] | None) -> int:
     try:
         with _warnings_in_a_line():
             status = int(app(args=list(arguments) if arguments is not None else None, standalone_mode=False) or 0)
@@ -69,20 +88,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 @contextlib.contextmanager
 def _warnings_in_a_line() -> Iterator[None]:
-    """Print each text of a `DataWarning` once, without the place in the source; other warnings are as before."""
+    """Print each text of a `FneWarning` once, without the place in the source; other warnings are as before."""
     said: set[str] = set()
     others = warnings.showwarning
 
     def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
         text = " ".join(str(message).split())
-        if not issubclass(category, DataWarning):
+        if not issubclass(category, FneWarning):
             others(message, category, *place, **more)
         elif text not in said:
             said.add(text)
             print(f"fne: warning: {text}", file=sys.stderr)
 
     with warnings.catch_warnings():  # which puts `showwarning` back
-        warnings.simplefilter("always", DataWarning)  # not once a process, which may run several commands
+        warnings.simplefilter("always", FneWarning)  # not once a process, which may run several commands
         warnings.showwarning = show
         yield
 
@@ -181,7 +200,7 @@ def report(
     bytes_: Bytes = True,
     markdown: Annotated[bool, typer.Option(help="Print as Markdown.")] = False,
 ) -> None:
-    """Print one table of finished runs; seeds and folds of one config become mean ± standard deviation."""
+    """Print one table of finished runs; seeds and folds of one config become mean and standard deviation."""
     from fne.watch import pictures
     from fne.watch import report as reports
 
@@ -228,7 +247,8 @@ def show(
     from fne.settings import allowed
 
     if kind not in registry.KINDS:
-        raise FneError(f"show: no kind {kind!r}; kinds are {', '.join((*registry.KINDS, 'config'))}")
+        kinds = (*registry.KINDS, "config")
+        raise FneError(f"show: no kind {kind!r}{did_you_mean(kind, kinds)}; kinds are {', '.join(kinds)}")
     entry = registry.entry(kind, name)
     screen = console()
     screen.print(f"[bold]{kind} {name}[/bold]  ({entry.module})\n\n{escape(entry.doc.strip())}\n")

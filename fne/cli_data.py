@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 
 from fne import registry
 from fne.arguments import configs_and_overrides, loader_settings
 from fne.errors import FneError
+from fne.terminal import Screen
 
 if TYPE_CHECKING:
     from fne.config import LearningConfig
@@ -23,13 +23,15 @@ data_app = typer.Typer(no_args_is_help=True, help="Fetch data, and look at them 
 
 Words = Annotated[Optional[list[str]], typer.Argument(help="CONFIG (a file or a bundled name) and KEY=VALUE ...")]  # noqa: UP045
 
+Picture = Annotated[Optional[Path], typer.Option("--out", help="Draw the samples to this PNG.")]  # noqa: UP045
+
 
 @data_app.command("show")
 def data_show(
     words: Words = None,
-    out: Annotated[Path, typer.Option("--out", help="Where the picture goes.")] = Path("data.png"),
+    out: Picture = None,
 ) -> None:
-    """Print and plot the samples of each node and class: fne data show CONFIG [data.nodes=20 ...]."""
+    """Print the samples of each node and class: fne data show CONFIG [data.nodes=20 ...]."""
     config = _config("show", words)
     from fne.data.partition import describe
     from fne.experiment import deal_nodes, load_dataset
@@ -43,8 +45,9 @@ def data_show(
     screen = console()
     screen.print(escape(_described(dataset)))
     screen.print(partition_table(counts.tolist(), names, classes))
-    partition_picture(counts.tolist(), names, classes, out)
-    print(f"picture: {out}")
+    if out is not None:
+        partition_picture(counts.tolist(), names, classes, out)
+        print(f"picture: {out}")
 
 
 @data_app.command("fetch")
@@ -74,7 +77,7 @@ def data_fetch(
 @data_app.command("check")
 def data_check(
     words: Words = None,
-    out: Annotated[Path, typer.Option("--out", help="Where the picture goes.")] = Path("check.png"),
+    out: Picture = None,
     json_: Annotated[bool, typer.Option("--json", help="Print a verdict of each file as JSON, nothing else.")] = False,
 ) -> None:
     """Read everything and print what is wrong, file by file: fne data check CONFIG; exit status 1 with problems."""
@@ -93,7 +96,8 @@ def data_check(
             screen.print(escape(line), soft_wrap=True)
         if checked.dataset is not None:
             screen.print(escape(_described(checked.dataset)))
-        print(f"picture: {out}" if checked.dataset is not None else "no picture: there are no samples")
+        if out is not None:
+            print(f"picture: {out}" if checked.dataset is not None else "no picture: there are no samples")
         print(f"problems: {checked.problems}" if checked.problems else "no problems")
     if checked.problems:
         raise typer.Exit(1)
@@ -112,10 +116,10 @@ def _config(command: str, words: Sequence[str] | None) -> LearningConfig:
     return config
 
 
-def console() -> Console:
+def console() -> Screen:
     """Return the terminal, or paper of 180 columns where there is none."""
-    found = Console()
-    return found if found.is_terminal else Console(width=180)
+    found = Screen()
+    return found if found.is_terminal else Screen(width=180)
 
 
 def _described(dataset: Dataset) -> str:

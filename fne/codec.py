@@ -17,6 +17,7 @@ from torch import Tensor
 from fne import wire
 from fne.errors import RunError
 from fne.evolution import lineage
+from fne.members import member
 from fne.payloads import expecting
 from fne.types import Engine, Request, Round, Status, Strategy, Tensors, Traffic
 
@@ -57,7 +58,7 @@ class LineageCodec:
             RunError: as the engine does; or no node could follow, snapshot or not.
         """
         request = expecting(request)  # while the request holds the candidates, which imply the form of an answer
-        step, source = request.header.step, self._strategy.lineage  # type: ignore[attr-defined]
+        step, source = request.header.step, member(self._strategy, "lineage")
         state = source.state_dict()
         self._record(step, lineage.size(state))
         if not self._names:
@@ -86,7 +87,7 @@ class LineageCodec:
     def _record(self, step: int, snapshot: int) -> None:
         """Keep the decision that led to `step`, and of the earlier ones those that `snapshot` bytes do not undercut."""
         if self._first + len(self._decisions) == step - 1:
-            decision = self._strategy.decision  # type: ignore[attr-defined]
+            decision = member(self._strategy, "decision")
             self._decisions.append(decision)
             most = snapshot // max(1, lineage.size(decision)) + 2
             while len(self._decisions) > most:

@@ -7,15 +7,18 @@ that is not used: no config error costs the two seconds of torch.
 
 from __future__ import annotations
 
+import glob
+import os
 import re
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, Self
 
 from pydantic import BaseModel
 
-from fne.errors import ConfigError, shown
+from fne.errors import ConfigError, PathWarning, shown
 from fne.registry import add_plugin, catalogue, settings_model
 from fne.sections import (
     DataNodes,
@@ -27,8 +30,8 @@ from fne.sections import (
     RunSection,
     WatchSection,
 )  # fmt: skip
-from fne.settings import check, nearest
-from fne.yamltext import BROKEN, dump, parse, plain
+from fne.settings import check, nearest, over_paths
+from fne.yamltext import BROKEN, dump, odd_keys, parse, plain
 
 COMMAND_LINE = "command line"
 
@@ -54,14 +57,14 @@ class Config(RunSection):
 
     def with_overrides(self, overrides: Sequence[str]) -> Config:
         """Return a copy with settings changed (`["strategy.rounds=5"]`), checked anew."""
-        return load_config(self.to_dict(), overrides)
+        return load_config(self.to_dict(), overrides, recorded=True)
 
     def with_values(self, values: Mapping[str, Any]) -> Self:
         """Return a copy with settings changed (`{"strategy.rounds": 5}`), checked anew; of the same kind."""
         tree = self.to_dict()
         for key, value in values.items():
             _assign(tree, key, plain(value))
-        changed = load_config(tree)
+        changed = load_config(tree, recorded=True)
         assert isinstance(changed, type(self))
         return changed
 
@@ -86,19 +89,27 @@ _LAST = ("secure", "wire", "plugins")
 
 
 # ------------------------------------------------------------------------------------------------ loading
-def load_config(source: str | Path | Mapping[str, Any], overrides: Sequence[str] = ()) -> Config:
+def load_config(
+    source: str | Path | Mapping[str, Any], overrides: Sequence[str] = (), *, recorded: bool = False
+) -> Config:
     """Return the config in a YAML file, of a bundled name (`fne_mnist`) or a mapping, with overrides applied.
 
     Args:
         source: path of a file, name of a bundled config, or the settings themselves.
         overrides: `key=value` with a dotted key and a value in YAML, such as `strategy.rounds=5`; a later one
             wins. `strategy=fedavg` replaces the whole section by that method's defaults.
+        recorded: the source is a config that was resolved before, whose paths are taken as they are.
+
+    Paths in a file are relative to the file, and where there is nothing they are looked for from the current folder,
+    with a `PathWarning`. Those of a bundled config, of a mapping and of overrides are relative to the current folder.
+    The config has them as absolute paths.
 
     Raises:
         ConfigError: with a line for each mistake.
     """
     if isinstance(source, Mapping):
-        return _Reader("config", Path.cwd()).read(plain(source), overrides)
+        problems = [f"config: {text}" for text in odd_keys(source)]
+        return _Reader("config", Path.cwd(), problems=problems, recorded=recorded).read(plain(source), overrides)
     path = _find(source)
     try:
         tree, mistakes = parse(path.read_text(encoding="utf-8"))
@@ -109,7 +120,8 @@ def load_config(source: str | Path | Mapping[str, Any], overrides: Sequence[str]
     problems = [f"{source}:{line}: {text}" for line, text in mistakes]
     if tree is BROKEN:
         raise ConfigError(problems)
-    return _Reader(str(source), path.parent, path.stem, problems).read(tree, overrides)
+    folder = Path.cwd() if path.parent == _bundled() else path.parent
+    return _Reader(str(source), folder, path.stem, problems, recorded=recorded).read(tree, overrides)
 
 
 def list_bundled() -> list[str]:
@@ -157,10 +169,14 @@ def _find(source: str | Path) -> Path:
 class _Reader:
     """Check one config, gathering the mistakes."""
 
-    def __init__(self, source: str, folder: Path, name: str = "", problems: Sequence[str] = ()) -> None:
-        self.source, self.folder, self.name = source, folder, name
+    def __init__(
+        self, source: str, folder: Path, name: str = "", problems: Sequence[str] = (), *, recorded: bool
+    ) -> None:
+        self.source, self.folder, self.name, self.recorded = source, folder, name, recorded
+        self.told: set[str] = set()
         self.problems = list(problems)
         self.overridden: list[str] = []
+        self.keys: list[str] = []
         self.shapeless: set[str] = set()
 
     def read(self, tree: Any, overrides: Sequence[str]) -> Config:
@@ -173,6 +189,7 @@ class _Reader:
             self.override(tree, text)
         self.load_plugins(tree.get("plugins"))
         searches = "problem" in tree
+        self.keys = [*_keys(tree, searches=searches)]
         also = [key for key in ("data", "model", "evaluation") if searches and key in tree]
         if also:
             self.problems.append(
@@ -184,7 +201,8 @@ class _Reader:
         subject = part["problem" if searches else "data"]
         name = self.name or f"{part['strategy'].get('name')}_{subject.get('name')}"
         name = re.sub(r"[^A-Za-z0-9._-]+", "-", name).lstrip("._-")[:100] or "run"
-        own = self.check(RunSection, {"name": name, **tree}, "", "the config", SECTIONS)
+        sections = [key for key in self.keys if key in SECTIONS]
+        own = self.check(RunSection, {"name": name, **tree}, "", "the config", sections)
         found = self.problem(subject) if searches else self.learning(part)
         found |= {
             "strategy": self.strategy(part["strategy"], searches=searches),
@@ -197,17 +215,13 @@ class _Reader:
                            found["watch"][key])  # fmt: skip
         if self.problems:
             raise ConfigError(self.problems)
-        own["plugins"] = tuple(str(self.plugin(text)) for text in own["plugins"])
+        own["plugins"] = tuple(str(Path(text).resolve()) for text in own["plugins"])
         return (SearchConfig if searches else LearningConfig).model_validate({**own, **found})
 
     def problem(self, values: dict[str, Any]) -> dict[str, Any]:
         shared = {key: values.pop(key) for key in ProblemNodes.model_fields if key in values}
         made = self.named("problem", values, "problem", tuple(ProblemNodes.model_fields))
         made |= self.check(ProblemNodes, shared, "problem", "")
-        if "\0" in (made.get("known") or ""):
-            self.wrong("problem.known", "must be a path", made.pop("known"))
-        if made.get("known"):
-            made["known"] = str(self.path("problem.known", made["known"]))
         return {"problem": made}
 
     def learning(self, part: dict[str, dict[str, Any]]) -> dict[str, Any]:
@@ -286,28 +300,49 @@ class _Reader:
     def check(
         self, model: type[BaseModel], values: dict[str, Any], section: str, what: str, more: Sequence[str] = ()
     ) -> dict[str, Any]:
-        made, mistakes = check(model, values, what, more)
+        elsewhere = [key for key in self.keys if key.rpartition(".")[0] != section]
+        made, mistakes = check(model, values, what, more, elsewhere)
         for mistake in mistakes:
             key = f"{section}.{mistake.key}".lstrip(".")
             if mistake.key in values:
                 self.wrong(key, mistake.text, values[mistake.key])
             else:
                 self.missing(key, mistake.text)
-        return made
 
-    def plugin(self, text: str) -> Path:
-        return self.path("plugins", text)
+        def located(key: str, form: str, text: str) -> str:
+            return self.located(f"{section}.{key}".lstrip("."), text, search=form == "search")
 
-    def path(self, key: str, text: str) -> Path:
-        """Return the path that a key gives: from the config's folder, or from here if the command line says it."""
-        folder = Path.cwd() if self.origin(key) == COMMAND_LINE else self.folder
-        return (folder / Path(text).expanduser()).resolve()
+        given = {key: value for key, value in made.items() if key in values}  # a default is not relative to anything
+        return made | over_paths(model, given, located)
+
+    def located(self, key: str, text: str, *, search: bool = False) -> str:
+        """Return the absolute path that a key gives, see `load_config`; to `search` for it elsewhere, as it is."""
+        if "\0" in text:
+            self.wrong(key, "must be a path", text)
+            return text
+        given, here = os.path.expanduser(text), self.origin(key) == COMMAND_LINE
+        if os.path.isabs(given) or (self.recorded and not here):
+            return given
+        folders = [Path.cwd()] if here else [self.folder, Path.cwd()]
+        places = list(dict.fromkeys(os.path.abspath(folder / given) for folder in folders))
+        found = next((place for place in places if _exists(place)), None)
+        if found is None:
+            return text if search else places[0]
+        if found != places[0] and key not in self.told:
+            self.told.add(key)
+            warnings.warn(
+                f"{self.source}: {key} = {shown(text)}: there is no {places[0]}; taken from the current folder is "
+                f"{found}. Write it relative to the config file",
+                PathWarning,
+                stacklevel=2,
+            )
+        return found
 
     def load_plugins(self, given: Any) -> None:
         for text in given if isinstance(given, list) else ():
-            if not isinstance(text, str):
+            if not isinstance(text, str) or "\0" in text:
                 continue  # `check` tells
-            path = self.plugin(text)
+            path = Path(self.located("plugins", text)).resolve()
             if path.suffix != ".py" or not path.is_file():
                 self.wrong("plugins", f"must be Python files: there is none at {path}", text)
                 continue
@@ -315,6 +350,54 @@ class _Reader:
                 add_plugin(path)
             except ConfigError as error:
                 self.problems += error.problems
+
+
+def _exists(path: str) -> bool:
+    """Whether there is a file or folder, or where `{node}` stands for names one of some node."""
+    return os.path.exists(path) or ("{node}" in path and bool(glob.glob(glob.escape(path).replace("{node}", "*"))))
+
+
+def without_folders(config: Config) -> dict[str, Any]:
+    """Return a config's plain values with the last part alone of each path: what does not depend on where files lie."""
+    tree = config.to_dict()
+
+    def last(key: str, form: str, text: str) -> str:
+        return PurePath(text).name
+
+    for kind in ("data", "model", "problem", "strategy", "engine"):
+        if kind in tree:
+            tree[kind] = over_paths(settings_model(catalogue(kind)[tree[kind]["name"]]), tree[kind], last)
+    if "problem" in tree:
+        tree["problem"] = over_paths(ProblemNodes, tree["problem"], last)
+    return tree
+
+
+def _keys(tree: Mapping[str, Any], *, searches: bool) -> Iterator[str]:
+    """Yield the dotted names of all keys that a config of these named things can have."""
+
+    def settings(kind: str, section: str, value: Any, usual: str = "") -> Iterator[str]:
+        name = value.get("name", usual) if isinstance(value, dict) else value or usual
+        entry = catalogue(kind).get(name) if isinstance(name, str) else None
+        yield from (f"{section}.{key}" for key in (entry.settings if entry else ()))
+
+    left_out = ("data", "model", "evaluation") if searches else ("problem",)
+    models: dict[str, type[BaseModel]] = {
+        "": RunSection, "data": DataNodes, "problem": ProblemNodes, "evaluation": EvaluationSection,
+        "watch": WatchSection,
+    }  # fmt: skip
+    sections = [section for section in SECTIONS if section not in left_out]
+    yield from sections
+    for section, model in models.items():
+        if section not in left_out:
+            yield from (f"{section}.{key}".lstrip(".") for key in model.model_fields)
+    for section in sections:
+        if section not in models or section in ("data", "problem"):
+            yield from settings(section, section, tree.get(section), "local" if section == "engine" else "")
+    data = tree.get("data")
+    if not searches:
+        yield "data.partition"
+        given = data.get("partition") if isinstance(data, dict) else None
+        yield from settings("partition", "data.partition", given, "iid")
 
 
 def _assign(tree: dict[str, Any], key: str, value: Any) -> None:

@@ -47,16 +47,28 @@ class DataError(FneError):
     findings: tuple[Any, ...] = ()
 
 
-class DataWarning(UserWarning):
+class FneWarning(UserWarning):
+    """Something that the user should know; the run goes on. The command prints it in one line."""
+
+
+class DataWarning(FneWarning):
     """Something about the data that the user should know before believing a figure; the run goes on."""
 
 
-class NodeWarning(DataWarning):
+class NodeWarning(FneWarning):
     """Nodes that often gave no answer of use: what a run yields is that of the others."""
 
 
-class SettingWarning(DataWarning):
+class SettingWarning(FneWarning):
     """A setting that switches off a part of the method; the run goes on without that part."""
+
+
+class PathWarning(FneWarning):
+    """A path that was found from the current folder, and not from the folder of the config that names it."""
+
+
+class StrategyWarning(FneWarning):
+    """An optional method of a strategy that failed; the run goes on without what the method was to give."""
 
 
 class CheckpointError(FneError):
@@ -67,13 +79,33 @@ class RunError(FneError):
     """A run that cannot go on: too few replies, a full disk. What was checkpointed stays."""
 
 
+class WriteError(RunError):
+    """A file that cannot be written, as on a full disk. It ends the run, whichever node's work it comes up in."""
+
+
 def shown(value: Any, most: int = 80) -> str:
     """Write a value as a config would: `true`, `null`, `'text'`; at most so many characters."""
     text = {"None": "null", "True": "true", "False": "false"}.get(repr(value), repr(value))
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return `, did you mean 'x'?` for the nearest known word, or an empty string."""
-    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return f", did you mean {near[0]!r}?" if near else ""
+def did_you_mean(word: str, known: Iterable[str], elsewhere: Iterable[str] = ()) -> str:
+    """Return `, did you mean 'x'?` for the nearest known word, or an empty string; upper and lower case count alike.
+
+    Args:
+        word: what was written.
+        known: what could stand there.
+        elsewhere: dotted names of what could stand in other places, of which the last part is compared. They must be
+            clearly nearer than what is known; all that are equally near are named.
+    """
+    here, matcher = list(known), difflib.SequenceMatcher(b=word.lower())
+    scores: dict[str, float] = {}
+    for name, part, least, bonus in [
+        *((name, name.rpartition(".")[2], 0.8, 0.0) for name in elsewhere), *((name, name, 0.6, 0.05) for name in here),
+    ]:  # fmt: skip
+        matcher.set_seq1(part.lower())
+        if matcher.ratio() >= least:
+            scores[name] = matcher.ratio() + bonus
+    near = [name for name, score in scores.items() if score == max(scores.values())]
+    near = [name for name in near if name in here][-1:] or near
+    return f", did you mean {' or '.join(map(repr, near))}?" if near else ""

@@ -20,6 +20,7 @@ from fne.evolution.evaluate import Evaluator, has_batch_norm, resolve_plan
 from fne.evolution.fitness import output_of
 from fne.evolution.genome import Layout, buffers_of
 from fne.evolution.lineage import Lineage, Replica
+from fne.members import member, new_strategy
 from fne.node import Node, Secrets, Worker
 from fne.randomness import seeded_initialisation
 from fne.settings import check
@@ -135,11 +136,11 @@ def build(config: LearningConfig) -> Experiment:
         batch_norm=policy,
         statistics=None if policy == "identity" else lambda genes: evaluator.statistics(genes, validation.x),
     )
-    make: Callable[..., Strategy] = registry.load("strategy", config.strategy.name)
-    strategy = make(task, seed=config.seed, **config.strategy.settings)
-    if getattr(strategy, "validates", True) or policy == "server":
+    strategy = new_strategy(config.strategy.name, task, config.seed, config.strategy.settings)
+    if member(strategy, "validates") or policy == "server":
         _check_filled(dataset, "validation", dataset.validation)
-    if getattr(strategy, "pooled", False):
+    pooled = member(strategy, "pooled")
+    if pooled:
         nodes = {POOLED: dataset.train}
     worker = Worker(
         {
@@ -153,7 +154,6 @@ def build(config: LearningConfig) -> Experiment:
     request = strategy.ask(tuple(sorted(nodes)))  # more nodes than there are, and the like: before there is a folder
     config = config.with_values({"wire": _wire(config, strategy, request)})
     check_quorum(config, len(request.nodes))
-    pooled = getattr(strategy, "pooled", False)
     check_away(config, "with a method that is not federated: its one node is always there" if pooled else "")
     return Experiment(config, dataset, nodes, evaluator, task, strategy, worker)
 
@@ -182,7 +182,7 @@ def check_away(config: Config, never: str = "") -> None:
 def _wire(config: LearningConfig, strategy: Strategy, request: Request) -> str:
     """Return the codec of a run whose first request is this: `lineage` or `tensors`."""
     reason = ""
-    if getattr(strategy, "lineage", None) is None:
+    if member(strategy, "lineage") is None:
         reason = f"strategy.name = {config.strategy.name!r}: nodes cannot make what it sends by themselves"
     elif request.private:
         reason = "candidates of each node's own (strategy.deal)"
@@ -202,13 +202,12 @@ def new_lineage(task: LearningTask, origin: Mapping[str, Any]) -> Lineage:
         FneError: no such strategy, settings that it does not know, or one without a lineage.
     """
     name, seed = str(origin["strategy"]), int(origin["seed"])
-    make: Callable[..., Strategy] = registry.load("strategy", name)
     declared = registry.settings_model(registry.entry("strategy", name))
     settings, mistakes = check(declared, origin["settings"], f"strategy {name!r}")
     if mistakes:
         raise FneError(f"strategy {name!r}: " + "; ".join(f"{m.key}: {m.text}" for m in mistakes))
-    strategy = make(replace(task, batch_norm="identity", statistics=None), seed=seed, **settings)
-    lineage: Lineage | None = getattr(strategy, "lineage", None)
+    strategy = new_strategy(name, replace(task, batch_norm="identity", statistics=None), seed, settings)
+    lineage: Lineage | None = member(strategy, "lineage")
     if lineage is None:
         raise FneError(f"strategy {name!r} has no lineage; set wire = tensors")
     return lineage

@@ -1,4 +1,4 @@
-"""Files that are either old or new, never half: written beside, flushed to disk, renamed."""
+"""Files that are never half: replaced by ones that were written beside, or grown by whole pieces."""
 
 from __future__ import annotations
 
@@ -7,17 +7,43 @@ import io
 import os
 import secrets
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any, BinaryIO
 
-from fne.errors import CheckpointError
+from fne.errors import CheckpointError, WriteError
+
+_REMEDY = "make room or mend the folder, then go on from the last checkpoint (--resume)"
+
+
+@contextlib.contextmanager
+def writing(path: Path, remedy: str = _REMEDY) -> Iterator[None]:
+    """Turn an `OSError`, such as a full disk, into a `WriteError` that names the file and says what to do."""
+    try:
+        yield
+    except OSError as error:
+        raise WriteError(f"cannot write {path}: {error.strerror or error}; {remedy}") from error
+
+
+def append(file: IO[bytes], data: bytes) -> None:
+    """Write all of `data` at the end of an unbuffered file; on any error nothing of it stays."""
+    start, left = file.tell(), memoryview(data)
+    try:
+        while left:
+            left = left[file.write(left) or 0 :]
+    except BaseException:
+        with contextlib.suppress(OSError):  # a reader passes over half a piece otherwise
+            file.truncate(start)
+            file.seek(start)
+        raise
 
 
 def write_atomically(
     path: Path, data: bytes | Callable[[BinaryIO], object], *, private: bool = False, flush: bool = True
 ) -> None:
     """Replace `path` by `data`; on any error, a full disk included, the old file stays and no scratch file does.
+
+    An `OSError` names `path`.
 
     Args:
         path: in a folder that exists.
@@ -36,7 +62,9 @@ def write_atomically(
                 file.flush()
                 os.fsync(file.fileno())
         os.replace(scratch, path)
-    except BaseException:
+    except BaseException as error:
+        if isinstance(error, OSError):
+            error.filename = str(path)  # the one that the user knows
         scratch.unlink(missing_ok=True)
         raise
     if not flush:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import csv
+import functools
 import io
 import json
 import math
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,12 @@ from fne.evolution.fitness import answers
 from fne.evolution.indicators import igd
 from fne.experiment import Experiment, on_device
 from fne.files import write_atomically
+from fne.members import attempt
 from fne.runfolder import FRONT, MODEL, SOLUTION, save_model
 from fne.search import Search
 from fne.types import Dataset, Engine, Samples
 from fne.watch.front_view import FrontView
+from fne.watch.privacy import privacy_lines
 from fne.watch.simulation import SimulationView
 
 
@@ -39,12 +42,9 @@ def finish_learning(experiment: Experiment, folder: Path) -> dict[str, Any]:
         logits = experiment.evaluator.logits(result.parameters.unsqueeze(0), test_part.x, buffers=result.buffers)[0]
         by_subject = _by_subject((answers(logits) == test_part.y).cpu(), dataset)
     fold, folds = dataset.fold or (None, None)
-    more: dict[str, Any] = {}
-    if hasattr(experiment.strategy, "population"):
-        more["front_size"] = _population(experiment, test_part, folder)
-    if hasattr(experiment.strategy, "privacy"):
-        simulated = any(node.secrets.simulated for node in experiment.worker.nodes.values())
-        more["privacy"] = {**experiment.strategy.privacy(), "simulated": simulated}
+    front_size = functools.partial(_front_size, experiment, test_part, folder)
+    more = _optional(experiment, "population", "front_size", front_size)
+    more |= _optional(experiment, "privacy", "privacy", functools.partial(_account, experiment))
     return {
         "dataset": config.data.name,
         "source": dataset.source,
@@ -66,10 +66,28 @@ def finish_learning(experiment: Experiment, folder: Path) -> dict[str, Any]:
     }
 
 
-def _population(experiment: Experiment, test: Samples, folder: Path) -> int:
+def _optional(experiment: Experiment, name: str, field: str, use: Callable[[Callable[[], Any]], Any]) -> dict[str, Any]:
+    """Return a field of the summary that an optional method of the strategy gives, null where the method fails."""
+
+    def made(method: Callable[[], Any] | None) -> dict[str, Any]:
+        return {} if method is None else {field: use(method)}
+
+    given = attempt(experiment.strategy, name, made)
+    return {field: None} if given is None else given
+
+
+def _account(experiment: Experiment, privacy: Callable[[], Any]) -> dict[str, Any]:
+    """Return a strategy's account of privacy, once it is known that it can be written and printed."""
+    simulated = any(node.secrets.simulated for node in experiment.worker.nodes.values())
+    account = {**privacy(), "simulated": simulated}
+    json.dumps(account)
+    privacy_lines([{"name": experiment.config.name, "privacy": account}])
+    return account
+
+
+def _front_size(experiment: Experiment, test: Samples, folder: Path, population: Callable[[], Any]) -> int:
     """Write what each trade-off that a run ends with is and comes to; return how many no other one dominates."""
-    strategy: Any = experiment.strategy
-    weights, rows = strategy.population()
+    weights, rows = population()
     if rows:
         found = experiment.evaluator.evaluate(weights, test, loss=experiment.loss)
         labels = experiment.dataset.classes is not None

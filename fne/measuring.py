@@ -28,6 +28,7 @@ from torch import Tensor
 from fne import calling
 from fne.calling import Call, CallError
 from fne.errors import DataWarning
+from fne.files import append, writing
 from fne.space import Space
 
 START_LIMIT = 300.0
@@ -96,11 +97,10 @@ class Measuring:
     def _write(self, of: str, values: Sequence[float]) -> None:
         if self._journal is None:
             return
-        with self._writing:
+        with self._writing, writing(self._journal):
             self._journal.parent.mkdir(exist_ok=True)
-            with self._journal.open("ab") as file:
-                file.write(json.dumps({"of": of, "values": values}).encode() + b"\n")
-                file.flush()
+            with open(self._journal, "ab", buffering=0) as file:
+                append(file, json.dumps({"of": of, "values": values}).encode() + b"\n")
                 os.fsync(file.fileno())
 
     def close(self) -> None:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from fne import randomness, registry, settings, wire
-from fne.errors import FneError, RunError
+from fne.errors import FneError, RunError, WriteError
 from fne.evolution.evaluate import Evaluator
 from fne.evolution.lineage import BehindError, Replica
 from fne.objective import Objective
@@ -218,6 +218,8 @@ class Worker:
                 if next(payloads, None) is None:
                     return
                 raise RunError("it yields more payloads than it has nodes")
+            except WriteError:  # it concerns the run, not the node at whose work it came up
+                raise
             except Exception as error:
                 for node, memory in zip(pending[answered:], kept[answered:], strict=True):
                     node.memory = memory

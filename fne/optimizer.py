@@ -12,7 +12,7 @@ It runs the same strategies, node tasks and messages as `fne train`, with nodes 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,11 +26,12 @@ from fne.data.partition import node_names
 from fne.engines.local import LocalEngine
 from fne.errors import ConfigError, FneError, SettingError
 from fne.experiment import POOLED
+from fne.members import member, new_strategy
 from fne.objective import Objective
 from fne.search import worker_of
 from fne.settings import check
 from fne.space import SearchTask, Space, space_of
-from fne.types import Request, Strategy
+from fne.types import Request
 
 Point = dict[str, float | int] | NDArray[np.float64]
 _TOLERANCE = 1e-9
@@ -93,9 +94,8 @@ class Optimizer:
             raise ConfigError([f"Optimizer: {m.key} = {given.get(m.key)!r}: {m.text}" for m in mistakes])
         if made.get("runs", 1) != 1:
             raise FneError(f"runs = {made['runs']}: must be 1: make an Optimizer for each")
-        strategize: Callable[..., Strategy] = registry.load("strategy", strategy)
-        self._strategy = strategize(SearchTask(self._space, nodes), seed=seed, **made)
-        names = (POOLED,) if getattr(self._strategy, "pooled", False) else node_names(nodes)
+        self._strategy = new_strategy(strategy, SearchTask(self._space, nodes), seed, made)
+        names = (POOLED,) if member(self._strategy, "pooled") else node_names(nodes)
         self._engine = LocalEngine(worker_of(dict.fromkeys(names, Objective(self._told)), seed))
         self._request: Request | None = None
         self._pending: list[_Pending] = []
@@ -211,7 +211,7 @@ class Optimizer:
             values = torch.as_tensor(np.array(x, dtype=np.float64))
             if values.shape != (len(names),):
                 raise ValueError
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             raise FneError(f"Optimizer.tell: x = {x!r:.80}: must be a number for each of {', '.join(names)}") from None
         return values
 
@@ -221,7 +221,7 @@ def _space(bounds: Any, integer: Any, log: Any) -> Space:
     try:
         pairs = bounds.items() if isinstance(bounds, Mapping) else ((f"x{i}", pair) for i, pair in enumerate(bounds))
         by_name = {str(name): [float(low), float(high)] for name, (low, high) in pairs}
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise FneError(
             f"Optimizer: bounds = {bounds!r:.80}: must be {{name: (low, high)}}, or a list of pairs of numbers"
         ) from None

@@ -23,7 +23,7 @@ from fne.space import Problem, Space, space_of
 @register("problem", "callable")
 def callable_problem(
     *,
-    function: Annotated[str, Key("package.module:name, or path/to/file.py:name, from the current folder")],
+    function: Annotated[str, Key("package.module:name, or path/to/file.py:name", path="call")],
     variables: Annotated[
         dict[str, tuple[float, float]],
         Key("name: [low, high] of each", min_length=1, allowed="{name: [low, high], ..}, at least one, finite numbers"),
@@ -69,7 +69,10 @@ def command_problem(
     command: Annotated[
         tuple[str, ...],
         Key(
-            "program and its arguments; no shell reads them", min_length=1, allowed="[program, argument, ..], each text"
+            "program and its arguments; no shell reads them",
+            min_length=1,
+            path="program",
+            allowed="[program, argument, ..], each text",
         ),
     ],
     variables: Annotated[

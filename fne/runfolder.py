@@ -17,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 from torch import nn
 
 from fne import registry
-from fne.config import Config, LearningConfig, difference, load_config
+from fne.config import Config, LearningConfig, difference, load_config, without_folders
 from fne.errors import CheckpointError, FneError, RunError
 from fne.evolution.genome import fill_buffers
 from fne.experiment import Experiment
@@ -54,7 +54,7 @@ def choose(
     folder = Path(resume)
     if not (folder / CONFIG).is_file():
         raise CheckpointError(f"{folder / CONFIG}: no run to resume there; give the folder of a run")
-    stored = load_config(folder / CONFIG)
+    stored = load_config(folder / CONFIG, recorded=True)
     wanted = _wanted(stored if config is None else config, overrides)
     changes = [
         change for change in difference(stored, wanted)
@@ -123,12 +123,16 @@ def check_unused(folder: Path) -> None:
 
 def identity_of(config: Config) -> dict[str, Any]:
     """Return what decides a run's bits: everything but its name and what is watched."""
-    return {key: value for key, value in config.to_dict().items() if key not in {"name", "watch"}}
+    return _decisive(config.to_dict())
+
+
+def _decisive(tree: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in tree.items() if key not in {"name", "watch"}}
 
 
 def experiment_of(config: Config) -> str:
     """Return a digest of what runs share that are put together in one row: all but seed, fold, files and machine."""
-    tree = identity_of(config)
+    tree = _decisive(without_folders(config))
     if isinstance(config, LearningConfig):
         tree["data"] = {key: value for key, value in tree["data"].items() if key not in {"fold", "path", "download"}}
         tree["evaluation"] = tree["evaluation"]["batch_norm"]
@@ -148,7 +152,7 @@ def finished(folder: Path, target: float | None) -> dict[str, Any] | None:
         return None
     if not isinstance(summary, dict):
         return None
-    ended_at, accuracy = load_config(folder / CONFIG).watch.target, summary.get("accuracy_last")
+    ended_at, accuracy = load_config(folder / CONFIG, recorded=True).watch.target, summary.get("accuracy_last")
     if ended_at is None or accuracy is None or accuracy < ended_at:
         return summary  # it came to its own end
     return None if target is None or accuracy < target else summary

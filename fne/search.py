@@ -17,6 +17,7 @@ from fne.data.partition import node_names
 from fne.device import resolve_device
 from fne.errors import SettingError, SettingWarning
 from fne.experiment import POOLED, check_away, check_quorum, engine_values
+from fne.members import member, new_strategy
 from fne.node import Node, Secrets, Worker
 from fne.objective import Objective, read_known, slot
 from fne.space import FrontTask, Problem, SearchTask
@@ -63,19 +64,19 @@ def build_search(config: SearchConfig) -> Search:
     section = config.problem
     make: Callable[..., Problem] = registry.load("problem", section.name)
     problem = make(**section.settings)
-    strategize: Callable[..., Strategy] = registry.load("strategy", config.strategy.name)
     _check_objectives(config, problem, several=several)
     count = len(problem.objectives)
     task = SearchTask(problem.space, section.nodes, device.type)
     if several:
         task = FrontTask(problem.space, section.nodes, device.type, count)
-    strategy = strategize(task, seed=config.seed, **config.strategy.settings)
-    if section.known is not None and not getattr(strategy, "takes_known", False):
+    strategy = new_strategy(config.strategy.name, task, config.seed, config.strategy.settings)
+    if section.known is not None and not member(strategy, "takes_known"):
         allowed = f"null with strategy.name = {config.strategy.name!r}, which sees only points that it asked for"
         raise SettingError("problem.known", section.known, allowed)
-    pooled = getattr(strategy, "pooled", False)
+    pooled = member(strategy, "pooled")
     names = node_names(section.nodes)
-    _check_declines(config, names if getattr(strategy, "releases", not pooled) else ())
+    releases = member(strategy, "releases")
+    _check_declines(config, names if (not pooled if releases is None else releases) else ())
     objectives = {}
     if pooled:  # where all data lie everything can be measured that somebody can measure
         objectives[POOLED] = Objective(problem.measure, section.noise, objectives=count)
@@ -86,11 +87,11 @@ def build_search(config: SearchConfig) -> Search:
             infeasible = slot(number, section.nodes, section.infeasible)
             objectives[name] = Objective(
                 problem.measure, section.noise, infeasible, known, count, declines=name in section.declines,
-                publishes=getattr(strategy, "publishes", False),
+                publishes=member(strategy, "publishes"),
             )  # fmt: skip
     _check_spread(config, problem)
     request = strategy.ask(tuple(sorted(objectives)))  # what cannot be asked: before there is a folder
-    check_quorum(config, getattr(strategy, "fewest", len(request.nodes)))
+    check_quorum(config, member(strategy, "fewest") or len(request.nodes))
     check_away(config, "in a search: all its nodes are there")
     return Search(config, problem, strategy, worker_of(objectives, config.seed, device))
 

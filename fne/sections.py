@@ -69,7 +69,10 @@ class ProblemNodes(Section):
     ] = 0
     known: Annotated[
         str | None,
-        Key("CSV of known points, {node} stands for the node's name: its columns are the variables and the objectives"),
+        Key(
+            "CSV of known points, {node} stands for the node's name: its columns are the variables and the objectives",
+            path="file",
+        ),
     ] = None
     declines: Annotated[tuple[str, ...], Key("nodes that decline to release what they found")] = ()
 
@@ -138,4 +141,4 @@ class RunSection(Section):
         Literal["tensors", "lineage", "auto"],
         Key("of candidates whole models are sent, or decisions from which nodes make them; auto: these if it can be"),
     ] = "tensors"
-    plugins: Annotated[tuple[str, ...], Key("Python files that register things of one's own")] = ()
+    plugins: Annotated[tuple[str, ...], Key("Python files that register things of one's own", path="file")] = ()

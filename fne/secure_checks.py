@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fne.errors import SettingError
+from fne.members import member
 from fne.privacy.protocol import LEAST
 from fne.types import Request, Strategy
 
@@ -62,7 +63,7 @@ TABLE: tuple[tuple[str, Callable[[_Asked], bool], str], ...] = (
 
 def check_secure(config: Config, strategy: Strategy, nodes: Collection[str]) -> None:
     """Raise `SettingError` where `secure` does not fit the strategy, for the first row of the table that applies."""
-    wanted, name = getattr(strategy, "secure", None), config.strategy.name
+    wanted, name = member(strategy, "secure"), config.strategy.name
     if wanted and not config.secure:
         raise SettingError("secure", config.secure, f"true with strategy.name = {name!r}, which is nothing without")
     if not config.secure:
@@ -72,8 +73,8 @@ def check_secure(config: Config, strategy: Strategy, nodes: Collection[str]) -> 
     if wanted is False:
         raise SettingError("secure", config.secure, f"false with strategy.name = {name!r} as it is set: it is the "
                            "unprotected form; fdd_ea_dh with mode = secure is the other one")  # fmt: skip
-    request, pooled = strategy.ask(sorted(nodes)), bool(getattr(strategy, "pooled", False))
-    fewest = getattr(strategy, "fewest", len(request.nodes))
+    request, pooled = strategy.ask(sorted(nodes)), member(strategy, "pooled")
+    fewest = member(strategy, "fewest") or len(request.nodes)
     asked = _Asked(config.strategy.settings, request, len(nodes), pooled, fewest)
     for key, wrong, allowed in TABLE:
         if wrong(asked):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import types
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -14,12 +14,48 @@ from fne.errors import did_you_mean, shown
 from fne.quiet import ignored
 
 
-def Key(description: str, *, unit: str = "", allowed: str = "", **bounds: Any) -> Any:  # noqa: N802
+def Key(description: str, *, unit: str = "", allowed: str = "", path: PathForm = "", **bounds: Any) -> Any:  # noqa: N802
     """Describe a setting: what it is, its unit, and its bounds (`ge`, `gt`, `le`, `lt`, `min_length`).
 
-    `allowed` replaces the words made from type and bounds, as the end of "must be ...".
+    `allowed` replaces the words made from type and bounds, as the end of "must be ...". `path` says in which form a
+    text, or each of a list, is a path, which a config then takes as relative to its own file: `file` (the whole text),
+    `search` (the same, but where there is no such file the text stays as it is), `call` (`FILE.py:NAME`) or `program`
+    (the first of a list, if it has a slash).
     """
-    return Field(description=description, json_schema_extra={"unit": unit, "allowed": allowed}, **bounds)
+    extra: dict[str, Any] = {"unit": unit, "allowed": allowed, "path": path}
+    return Field(description=description, json_schema_extra=extra, **bounds)
+
+
+PathForm = Literal["", "file", "search", "call", "program"]
+
+
+def over_paths(
+    model: type[BaseModel], values: Mapping[str, Any], change: Callable[[str, str, str], str]
+) -> dict[str, Any]:
+    """Return values with each path in them changed.
+
+    Args:
+        model: whose fields the values are, with `Key(path=...)` where they are paths.
+        values: by key; they need not be complete.
+        change: gets the key, the form (`file` or `search`) and the path without what is none, and returns another path.
+    """
+
+    def changed(key: str, form: str, value: Any) -> Any:
+        if isinstance(value, list | tuple):
+            some = 1 if form == "program" else len(value)
+            return type(value)([*(changed(key, form, part) for part in value[:some]), *value[some:]])
+        if not isinstance(value, str):
+            return value
+        if form == "call":
+            file, colon, name = value.rpartition(":")
+            return f"{change(key, 'file', file)}{colon}{name}" if file.endswith(".py") else value
+        if form == "program":
+            return change(key, "file", value) if "/" in value else value
+        return change(key, form, value)
+
+    forms = {key: (field.json_schema_extra or {}) for key, field in model.model_fields.items()}
+    marked = {key: str(extra.get("path", "")) for key, extra in forms.items() if isinstance(extra, dict)}
+    return {key: changed(key, marked[key], value) if marked.get(key) else value for key, value in values.items()}
 
 
 def model_of(name: str, settings: Mapping[str, tuple[Any, Any]]) -> type[BaseModel]:
@@ -50,7 +86,11 @@ class Mistake:
 
 
 def check(
-    model: type[BaseModel], values: Mapping[str, Any], what: str, more: Sequence[str] = ()
+    model: type[BaseModel],
+    values: Mapping[str, Any],
+    what: str,
+    more: Sequence[str] = (),
+    elsewhere: Sequence[str] = (),
 ) -> tuple[dict[str, Any], list[Mistake]]:
     """Return what a model makes of plain `values`, with all defaults, or nothing and every mistake.
 
@@ -59,12 +99,15 @@ def check(
         values: dicts, lists and scalars by key.
         what: whose keys they are, such as `strategy 'fne'`.
         more: keys of the same section that are checked elsewhere, for suggestions.
+        elsewhere: dotted keys of other sections, for suggestions.
     """
     fields = {key: Annotated[(field.annotation, field)] for key, field in model.model_fields.items()}
     known = [*fields, *more]
     every = f" (known: {', '.join(known) or 'none'})"
     mistakes = [
-        Mistake(key, f"unknown key of {what}{nearest(key, known) or every}") for key in values if key not in fields
+        Mistake(key, f"unknown key of {what}{nearest(key, known, elsewhere) or every}")
+        for key in values
+        if key not in fields
     ]
     given = {key: value for key, value in values.items() if key in fields}
     wrong = {key: why for key, value in given.items() if (why := _oddity(value, _leaves(fields[key])))}
@@ -81,9 +124,17 @@ def check(
             text = text.replace(short, clear)
         if isinstance(value := given.get(key), dict) and below.get(key) in value:  # which of the many it is
             text += f"; {below[key]} = {shown(value[below[key]])} is not"
-        choices = [leaf for leaf in _leaves(fields[key]) if isinstance(leaf, str)]
-        mistakes.append(Mistake(key, text + nearest(given.get(key, ""), choices)))
+        mistakes.append(Mistake(key, text + _nearest_choice(given.get(key), _leaves(fields[key]))))
     return {} if mistakes else {key: getattr(made, key) for key in fields}, mistakes
+
+
+def _nearest_choice(value: Any, leaves: Sequence[Any]) -> str:
+    """Return a suggestion for the first text of a value that is none of the choices among `leaves`."""
+    choices = [leaf for leaf in leaves if isinstance(leaf, str)]
+    if any(leaf is bool or isinstance(leaf, bool) for leaf in leaves):
+        choices += ["true", "false"]
+    wrong = (part for part in _scalars(value) if isinstance(part, str) and part not in choices)
+    return nearest(next(wrong, ""), choices)
 
 
 _CLEARER = {
@@ -159,9 +210,9 @@ def faults(error: ValidationError) -> str:
     return "; ".join(": ".join(filter(None, [".".join(map(str, d["loc"])), d["msg"]])) for d in details)
 
 
-def nearest(word: Any, known: Iterable[str]) -> str:
-    """Return ` (did you mean 'x'?)`, or an empty string."""
-    near = did_you_mean(str(word), known).removeprefix(", ")
+def nearest(word: Any, known: Iterable[str], elsewhere: Iterable[str] = ()) -> str:
+    """Return ` (did you mean 'x'?)`, or an empty string; arguments as of `did_you_mean`."""
+    near = did_you_mean(str(word), known, elsewhere).removeprefix(", ")
     return f" ({near})" if near else ""
 
 

@@ -7,7 +7,7 @@ bounds is the origin matters: FDD-EA sorts centres by their norm, and averaging 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -16,6 +16,10 @@ from fne.errors import FneError, SettingError
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+EXACT = 2**53
+"""Whole numbers below it, and no larger ones, are all exact as floats."""
 
 
 @dataclass(frozen=True)
@@ -30,28 +34,46 @@ class Variable:
 
     def __post_init__(self) -> None:
         key = f"problem.variables.{self.name}"
-        if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low < self.high):
-            raise SettingError(key, [self.low, self.high], "[low, high], finite, low below high")
-        if self.integer and not (float(self.low).is_integer() and float(self.high).is_integer()):
-            raise SettingError(key, [self.low, self.high], "whole numbers, since it is among the integer variables")
-        if self.log and self._ends[0] <= 0:
-            raise SettingError(key, [self.low, self.high], "above 0, since it is among the log variables")
+        for holds, allowed in self._rules():
+            if not holds:
+                raise SettingError(key, [self.low, self.high], allowed)
+
+    def _rules(self) -> Iterator[tuple[bool, str]]:
+        """Yield what must hold of the bounds, and its words; each presumes those before."""
+        bounds = (self.low, self.high)
+        yield all(map(math.isfinite, bounds)) and self.low < self.high, "[low, high], finite, low below high"
+        if self.integer:
+            whole = all(float(bound).is_integer() for bound in bounds)
+            yield whole, "whole numbers, since it is among the integer variables"
+            exact = max(map(abs, bounds)) < EXACT
+            yield exact, "below 2^53 in size, since it is among the integer variables: floats hold no others exactly"
+        if self.log:
+            yield self._ends[0] > 0, "above 0, since it is among the log variables"
+        low, high = self._scale
+        yield math.isfinite(high - low), "closer together: a float cannot hold their difference; take another unit"
+        apart = high > low and math.isfinite(2 / (high - low))
+        yield apart, "further apart: values between them cannot be told apart; take another unit"
 
     @property
     def _ends(self) -> tuple[float, float]:
         # each whole number has an equal share of the cube
         return (self.low - 0.5, self.high + 0.5) if self.integer else (self.low, self.high)
 
+    @property
+    def _scale(self) -> tuple[float, float]:
+        low, high = self._ends
+        return (math.log(low), math.log(high)) if self.log else (low, high)
+
     def to_user(self, cube: Tensor) -> Tensor:
         """Return the user's values of coordinates in [-1, 1]."""
-        low, high = map(math.log, self._ends) if self.log else self._ends
+        low, high = self._scale
         values = low + (cube.double() + 1) * ((high - low) / 2)
         values = values.exp() if self.log else values
         return (values.round() if self.integer else values).clamp(self.low, self.high)
 
     def to_cube(self, values: Tensor) -> Tensor:
         """Return the coordinates of the user's values."""
-        low, high = map(math.log, self._ends) if self.log else self._ends
+        low, high = self._scale
         values = values.double().log() if self.log else values.double()
         return (values - low) * (2 / (high - low)) - 1
 

@@ -24,11 +24,12 @@ import torch
 from fne import loop, registry
 from fne.codec import LineageCodec
 from fne.config import Config, LearningConfig, SearchConfig
-from fne.errors import NodeWarning, RunError
+from fne.errors import NodeWarning, WriteError
 from fne.evolution.fitness import DISPLAY_SIGN
 from fne.experiment import Experiment, build
 from fne.files import write_atomically
 from fne.finishing import finish_learning, finish_search, view_of
+from fne.members import attempt, member
 from fne.relaying import Relaying
 from fne.runfolder import (
     CONFIG,
@@ -104,9 +105,9 @@ def train(
                 check_unused(folder)
             return _run(experiment, folder, begun, resuming=resume is not None, stop_after=stop_after, quiet=quiet)
     except OSError as error:
-        raise RunError(
-            f"cannot write in {folder}: {error.strerror or error}; make room or mend the folder, then go on from the "
-            f"last checkpoint: fne train --resume {folder}"
+        raise WriteError(
+            f"cannot write {error.filename or folder}: {error.strerror or error}; make room or mend the folder, then "
+            f"go on from the last checkpoint: fne train --resume {folder}"
         ) from error
 
 
@@ -244,7 +245,7 @@ def _finish(
         "seed": config.seed,
         "steps": strategy.step,
         "finished": True,
-        **totals.summary(len(experiment.nodes), federated=not getattr(strategy, "pooled", False)),
+        **totals.summary(len(experiment.nodes), federated=not member(strategy, "pooled")),
         **yielded,
         "plugins": _plugins(config),
         "device": experiment.worker.device.type,
@@ -296,9 +297,10 @@ class _Champions:
         folder.mkdir(exist_ok=True)
 
     def __call__(self, strategy: Strategy, round_: Round, metrics: Metrics) -> None:
-        champion = getattr(strategy, "champion", strategy.result)
-        if strategy.step % self._every == 0:
-            save_model(self._experiment, champion(), self._folder / f"step-{strategy.step:09d}.safetensors")
+        if strategy.step % self._every:
+            return
+        path = self._folder / f"step-{strategy.step:09d}.safetensors"
+        attempt(strategy, "champion", lambda get: save_model(self._experiment, (get or strategy.result)(), path))
 
 
 class _Settled:

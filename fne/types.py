@@ -283,12 +283,7 @@ Metrics = dict[str, Any]
 class Strategy(Protocol):
     """A method: a plain class, no base. Hyper-parameters are keyword-only with the paper's values as defaults.
 
-    Some members are optional: `pooled = True` (not federated: all data go to one node), `validates = False` (never
-    looks at validation data, which may be empty then), of searches `takes_known = True` (`problem.known` is of use),
-    `releases` (owners are asked at the end), `secure` (whether that must be set, or must not) and `fewest` (nodes in a
-    step), `privacy()`, an account for the summary, `champion()`, the step's `Result` that `watch.champions` keeps, and
-    for `wire=lineage` both `lineage` (a `fne.evolution.lineage.Lineage`) and `decision`, the last it was advanced by
-    (`None` before).
+    A strategy may have further members that the toolkit makes use of; `fne.members.MEMBERS` is the table of them.
     """
 
     seed: int

@@ -8,17 +8,23 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from numbers import Real
 from typing import Any
 
 import yaml
+
+from fne.errors import shown
 
 BROKEN = object()
 """What `parse` returns for a text that is no YAML."""
 
 
 def parse(text: str) -> tuple[Any, list[tuple[int, str]]]:
-    """Return the plain value of a text, and a line number with each mistake: bad syntax, a key twice."""
+    """Return the plain value of a text, and a line number with each mistake: bad syntax, a key twice, a key of no text.
+
+    A key may be text or a whole number in its plain form, which becomes the same text.
+    """
     try:
         loader = _Loader(text)
         value = plain(loader.get_single_data())
@@ -28,7 +34,7 @@ def parse(text: str) -> tuple[Any, list[tuple[int, str]]]:
         mark = getattr(error, "problem_mark", None)
         why = getattr(error, "problem", None) or str(error).splitlines()[0]
         return BROKEN, [(mark.line + 1 if mark else 1, f"not YAML: {why}")]
-    return value, loader.twice
+    return value, loader.mistakes
 
 
 def dump(tree: Mapping[str, Any]) -> str:
@@ -51,6 +57,18 @@ def plain(value: Any) -> Any:
     return value
 
 
+def odd_keys(value: Any, place: str = "") -> Iterator[str]:
+    """Yield, for each key of a value's mappings that is neither text nor a number, what is wrong with it."""
+    if isinstance(value, Mapping):
+        for key, below in value.items():
+            if isinstance(key, bool) or not isinstance(key, str | Real):
+                yield f"{place}the key {key!r} is a {type(key).__name__}, and keys are text: write {str(key)!r}"
+            yield from odd_keys(below, f"{place}{key}: ")
+    elif isinstance(value, list | tuple):
+        for below in value:
+            yield from odd_keys(below, place)
+
+
 _FLOAT = re.compile(
     r"[-+]?(?:[0-9][0-9_]*\.[0-9]*(?:[eE][-+]?[0-9]+)?|\.[0-9]+(?:[eE][-+]?[0-9]+)?|[0-9][0-9_]*[eE][-+]?[0-9]+"
     r"|\.(?:inf|Inf|INF))$|\.(?:nan|NaN|NAN)$"
@@ -62,7 +80,7 @@ class _Loader(yaml.SafeLoader):
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
-        self.twice: list[tuple[int, str]] = []
+        self.mistakes: list[tuple[int, str]] = []
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         node: yaml.MappingNode = super().compose_mapping_node(anchor)
@@ -71,9 +89,22 @@ class _Loader(yaml.SafeLoader):
             if isinstance(key, yaml.ScalarNode):
                 line, name = key.start_mark.line + 1, key.value
                 if name in first:
-                    self.twice.append((line, f"{name} is written twice, first in line {first[name]}: keep one"))
+                    self.mistakes.append((line, f"{name} is written twice, first in line {first[name]}: keep one"))
+                self._check_key(key, line)
                 first.setdefault(name, line)
         return node
+
+    def _check_key(self, key: yaml.ScalarNode, line: int) -> None:
+        """Note a key that is read as something else than what is written: its text would be another one."""
+        kind = key.tag.rpartition(":")[2]
+        if kind in ("str", "merge"):
+            return
+        read = self.construct_object(key)
+        if kind in ("int", "float") and str(read) == key.value:
+            return
+        self.mistakes.append(
+            (line, f'the key {key.value} is read as {shown(read)}, and keys are text: write "{key.value}" in quotes')
+        )
 
 
 class _Dumper(yaml.SafeDumper):

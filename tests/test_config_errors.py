@@ -50,6 +50,21 @@ seed= | seed = null: must be a whole number >= 0 and < 2**63
 secure=2 | secure = 2: must be false, true or 'clip'
 wire=lineages | wire = 'lineages': must be 'tensors', 'lineage' or 'auto' (did you mean 'lineage'?)
 plugins=mine.py | plugins = 'mine.py': must be a list, each text
+rounds=5 | rounds = 5: unknown key of the config (did you mean 'strategy.rounds'?)
+ruonds=5 | ruonds = 5: unknown key of the config (did you mean 'strategy.rounds'?)
+every=5 | every = 5: unknown key of the config (did you mean 'watch.every'?)
+alpha=5 | alpha = 5: unknown key of the config (did you mean 'data.partition.alpha'?)
+width=5 | width = 5: unknown key of the config (did you mean 'model.width'?)
+path=x | path = 'x': unknown key of the config (did you mean 'evaluation.path' or 'data.path'?)
+partition=even | partition = 'even': unknown key of the config (did you mean 'data.partition'?)
+quorum=2 | quorum = 2: unknown key of the config (did you mean 'engine.quorum'?)
+strategy.width=3 | strategy.width = 3: unknown key of strategy 'drift' (did you mean 'model.width'?)
+strategy.seed=3 | strategy.seed = 3: unknown key of strategy 'drift' (did you mean 'seed'?)
+data.alpha=1 | data.alpha = 1: unknown key of data 'dots' (did you mean 'data.partition.alpha'?)
+watch.rounds=1 | watch.rounds = 1: unknown key of watch (did you mean 'strategy.rounds'?)
+strategy.rule=PLAIN | strategy.rule = 'PLAIN': must be 'plain' or 'greedy' (did you mean 'plain'?)
+strategy.loud=ture | strategy.loud = 'ture': must be true or false (did you mean 'true'?)
+model=LINE | model.name = 'LINE': must be one of <model> (did you mean 'line'?)
 stratgy.rounds=3 | stratgy = {'rounds': 3}: unknown key of the config (did you mean 'strategy'?)
 model=lime | model.name = 'lime': must be one of <model> (did you mean 'line'?)
 model.name=[] | model.name = []: must be one of <model>
@@ -217,6 +232,27 @@ def test_values_that_are_no_yaml() -> None:
     source = minimal(data={"name": "dots", "path": Path("a/b"), "size": 5})
     assert load_config(source).data.settings == {"size": 5, "path": "a/b"}
     assert source == minimal(data={"name": "dots", "path": Path("a/b"), "size": 5})  # untouched
+
+
+def test_keys_that_are_no_text() -> None:
+    extra = "strategy: {name: drift, rounds: 2, extra: {1: a, true: b}}"
+    Path("keys.yaml").write_text(f"plugins: [mine.py]\ndata: dots\nmodel: line\n{extra}\n")
+    said = 'the key true is read as true, and keys are text: write "true" in quotes'
+    assert problems("keys.yaml") == [f"keys.yaml:4: {said}"]
+    assert problems("full.yaml", "strategy.extra={null: x}") == [
+        "command line: strategy.extra = '{null: x}': " + said.replace("true", "null")
+    ]
+    given = {"name": "drift", "rounds": 2, "extra": {1: "a", "deep": [{True: "b", None: 1, (1, 2): 2, b"x": 3}]}}
+    assert problems(minimal(strategy=given)) == [
+        f"config: strategy: extra: deep: the key {key} is a {kind}, and keys are text: write {text}"
+        for key, kind, text in [
+            ("True", "bool", "'True'"), ("None", "NoneType", "'None'"), ("(1, 2)", "tuple", "'(1, 2)'"),
+            ("b'x'", "bytes", '"b\'x\'"'),
+        ]
+    ]  # fmt: skip
+    assert load_config(minimal(strategy={**given, "extra": {1: "a", 1.5: "b"}})).strategy.settings["extra"] == {
+        "1": "a", "1.5": "b",
+    }  # fmt: skip
 
 
 SECTIONS = ["data", "model", "strategy", "engine", "evaluation", "watch", "partition", "plugins", "wire", "x"]

@@ -83,6 +83,9 @@ def test_a_point_that_was_not_asked_is_refused(x: Any) -> None:
     [
         ({"bounds": [(1, 0)]}, "bounds.x0 = [1.0, 0.0]: must be [low, high], finite, low below high"),
         ({"bounds": [(0, float("inf"))]}, "bounds.x0"),
+        ({"bounds": [(-1e308, 1e308)]}, "bounds.x0 = [-1e+308, 1e+308]: must be closer together"),
+        ({"bounds": [(0, 10**400)]}, "must be {name: (low, high)}, or a list of pairs of numbers"),
+        ({"bounds": [(-(2**53), 0)], "integer": [0]}, "bounds.x0 = [-9007199254740992.0, 0.0]: must be below 2^53"),
         ({"bounds": (0, 1)}, "bounds = (0, 1): must be {name: (low, high)}, or a list of pairs"),
         ({"bounds": {"x": 3}}, "bounds = {'x': 3}: must be"),
         ({"bounds": [("a", "b")]}, "must be {name: (low, high)}"),
@@ -111,3 +114,15 @@ def test_mistakes_are_told(given: dict[str, Any], text: str) -> None:
 def test_nothing_told_has_no_best() -> None:
     with pytest.raises(FneError, match="no finite value was told yet"):
         _ = Optimizer([(-1, 1)], **FAST).best
+
+
+@pytest.mark.parametrize("bounds", [(-8e307, 8e307), (0, 1e-300), (1e-320, 1e308)])
+@pytest.mark.parametrize("log", [False, True])
+def test_bounds_that_floats_can_just_hold_are_searched(bounds: tuple[float, float], log: bool) -> None:
+    if bounds[0] > 0 and not log:
+        bounds = (1e-300, bounds[1])
+    optimizer = Optimizer({"x": bounds}, log=["x"] if log and bounds[0] > 0 else [], **FAST)
+    for _ in range(3):
+        x: Any = optimizer.ask()
+        assert bounds[0] <= x["x"] <= bounds[1]
+        optimizer.tell(x, 1.0)

@@ -508,6 +508,19 @@ FUNCTION = "must be 'package.module:name' or 'path/to/file.py:name' of a functio
             {"integer": ("x",), "variables": {"x": (0.5, 3)}},
             "variables.x = [0.5, 3.0]: must be whole numbers, since it is among the integer variables",
         ),
+        (
+            {"variables": {"x": (-1e308, 1e308)}},
+            "variables.x = [-1e+308, 1e+308]: must be closer together: a float cannot hold their difference; take",
+        ),
+        (
+            {"variables": {"x": (0, 1e-320)}},
+            "variables.x = [0.0, 1e-320]: must be further apart: values between them cannot be told apart; take",
+        ),
+        ({"log": ("x",), "variables": {"x": (1e16, 1e16 + 2)}}, "must be further apart"),
+        (
+            {"integer": ("x",), "variables": {"x": (0, 2**53)}},
+            "x = [0.0, 9007199254740992.0]: must be below 2^53 in size, since it is among the integer variables",
+        ),
     ],
 )  # fmt: skip
 def test_mistakes_that_are_told_before_a_run(made: Any, settings: dict[str, Any], text: str, tmp_path: Path) -> None:
@@ -713,6 +726,29 @@ def test_a_killed_run_measures_nothing_twice(parallel: int, tmp_path: Path) -> N
     assert len(measured) - len(set(measured)) <= 2 * parallel
     assert len(set(measured)) == 2 * (12 + 2)
     assert (tmp_path / "run" / "nodes" / "measured.jsonl").read_bytes() == b""
+
+
+@pytest.mark.parametrize("parallel", [1, 2])
+def test_a_full_disk_ends_a_run_whose_measurements_cannot_be_kept(parallel: int, tmp_path: Path) -> None:
+    """Not a node is to blame, and no point counts as one that could not be measured."""
+    (tmp_path / "parabola.py").write_text("def f(x):\n    return x * x\n")
+    (tmp_path / "run.yaml").write_text(
+        f"problem: {{name: callable, function: 'parabola.py:f', variables: {{x: [-1, 1]}}, nodes: 2, "
+        f"parallel: {parallel}}}\n"
+        "strategy: {name: fdd_ea, initial: 40, rounds: 1, participation: 1, generations: 2}\n"
+        "watch: {tensorboard: false}\n"
+    )
+    command = f"ulimit -f 3; exec {sys.executable} -m fne.cli train run.yaml -q --out run"  # blocks of 1024 bytes
+    full = subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert full.returncode == 2
+    assert full.stderr.startswith("fne: cannot write run/nodes/measured.jsonl: File too large; make room")
+    assert full.stderr.count("\n") == 1
+    journal = (tmp_path / "run" / "nodes" / "measured.jsonl").read_bytes()
+    assert journal.endswith(b"}\n")
+    assert all(json.loads(line)["values"] for line in journal.splitlines())
+    again = [sys.executable, "-m", "fne.cli", "train", "--resume", "run", "-q"]
+    subprocess.run(again, cwd=tmp_path, check=True, timeout=120, capture_output=True)
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["finished"]
 
 
 def test_a_line_that_a_kill_cut_off_takes_no_other_with_it(made: Any, tmp_path: Path) -> None:

@@ -348,9 +348,11 @@ def test_full_disk(victim: str, spare: int, tmp_path: Path, start: Any, referenc
     process.join(60)
     text = log.read_text()
     assert process.exitcode == 2, text
-    assert "File too large" in text
+    assert [line for line in text.splitlines() if not line.startswith("run seed 3: step")] == [
+        line for line in text.splitlines() if line.startswith("fne: cannot write ")
+    ], "one message, of no thread another"
+    assert text.count("File too large") == 1
     assert "--resume" in text
-    assert "Traceback" not in text
     assert read_checkpoint(folder / "checkpoint.pt")["step"] >= 14
     assert victim == "history.jsonl" or (folder / "checkpoint.pt").read_bytes() == good
     assert not list(folder.rglob("*.tmp"))
@@ -380,6 +382,42 @@ def test_interrupt_finishes_the_step_and_ends_the_command(tmp_path: Path, refere
     assert not (tmp_path / "runs" / "run-s1").exists(), "Ctrl-C ends the command, not one of its runs"
     train(None, resume=folder, stop_after=steps + 5)
     assert [line["step"] for line in read_history(folder)] == list(range(1, steps + 6))
+
+
+def test_a_full_disk_at_the_events_is_told_once(tmp_path: Path) -> None:
+    command = f"ulimit -f 8; exec {sys.executable} -m fne.cli train fne_toy -q --out run"  # blocks of 1024 bytes
+    full = subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert full.returncode == 2
+    assert full.stderr.startswith("fne: cannot write run/events.out.tfevents."), full.stderr
+    assert full.stderr.endswith(": File too large; make room or mend the folder, then go on from the last checkpoint "
+                                "(--resume)\n")  # fmt: skip
+    assert full.stderr.count("\n") == 1, "of no thread another"
+    assert main(["train", "-q", "--resume", str(tmp_path / "run")]) == 0
+
+
+@pytest.mark.parametrize(
+    "victim",
+    ["config.yaml", "nodes/step-000000004.pt", "checkpoint.pt", "champions/step-000000006.safetensors",
+     "model.safetensors", "summary.json"],
+)  # fmt: skip
+def test_a_disk_that_is_full_at_one_file(
+    victim: str, tmp_path: Path, reference: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The device `/dev/full` answers each write as a full disk does; the run writes beside its files first."""
+    settings, folder = config("fne", champions=6), tmp_path / "run"
+    scratch = (folder / victim).with_name(f".{Path(victim).name}.tmp")
+    scratch.parent.mkdir(parents=True)
+    scratch.symlink_to("/dev/full")
+    (tmp_path / "run.json").write_text(json.dumps(settings))
+    words = ["train", str(tmp_path / "run.json"), "--quiet", "--out", str(folder)]
+    assert main(words) == 2
+    assert capsys.readouterr().err == (
+        f"fne: cannot write {folder / victim}: No space left on device; make room or mend the folder, then go on from "
+        f"the last checkpoint: fne train --resume {folder}\n"
+    )
+    assert not list(folder.rglob("*.tmp"))
+    assert main(words if victim == "config.yaml" else ["train", "--quiet", "--resume", str(folder)]) == 0
+    assert fingerprint(folder) == reference(settings)
 
 
 # ------------------------------------------------------------------------------------------------ refusals

@@ -23,7 +23,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from fne.errors import CheckpointError, FneError, RunError, SettingError
+from fne.errors import CheckpointError, FneError, RunError, SettingError, WriteError
 from fne.files import read_torch, torch_bytes
 from fne.loop import run
 from fne.types import Round, Traffic
@@ -424,17 +424,23 @@ def test_a_resumed_run_hides_the_steps_it_takes_again(tmp_path: Path) -> None:
     assert len(read.Tensors("config/text_summary")) == 1
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # of its thread
-def test_a_full_disk_ends_a_run_in_words(tmp_path: Path) -> None:
-    others = set(threading.enumerate())
+def test_a_full_disk_ends_a_run_in_words_and_leaves_whole_events(tmp_path: Path) -> None:
+    others = threading.active_count()
     board = TensorBoard(tmp_path, "x", 1)
-    (writer,) = set(threading.enumerate()) - others
-    message = r"cannot write .*File too large; make room .*--resume"
-    with file_limit(4096), pytest.raises(RunError, match=message):
-        feed(board, range(1, 10_000), 10_000)  # the thread that writes is behind
+    assert threading.active_count() == others, "a thread of its own would print a traceback of its own"
+    message = r"cannot write .*events.out.tfevents.*: File too large; make room .*--resume"
+    with file_limit(4096), pytest.raises(WriteError, match=message):
+        feed(board, range(1, 10_000), 10_000)
     board.close()
-    writer.join(60)  # its exception is to surface here, not in the next test
-    assert not writer.is_alive()
+    steps = [event.step for event in events(tmp_path).Scalars("fitness/best")]
+    assert steps == list(range(1, len(steps) + 1))
+    assert len(steps) > 1
+
+
+def test_events_are_there_as_soon_as_a_step_is_over(tmp_path: Path) -> None:
+    with TensorBoard(tmp_path, "x", 1) as board:
+        feed(board, range(1, 4), 99)
+        assert [event.step for event in events(tmp_path).Scalars("fitness/best")] == [1, 2, 3]
 
 
 # ---------------------------------------------------------------------------------------------- progress
@@ -842,6 +848,17 @@ def test_curves_without_numbers_say_what_there_is(tmp_path: Path) -> None:
         curves([folder], tmp_path / "x.png", y="loss_worst")
     with pytest.raises(RunError, match=r"cannot write .*x\.png: No such file.*give another path"):
         curves([folder], tmp_path / "nowhere" / "x.png")
+
+
+def test_a_picture_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> None:
+    picture = tmp_path / "data.png"
+    partition_picture([[3, 4], [5, 6]], ["a", "b"], ["x", "y"], picture)
+    before = picture.read_bytes()
+    message = rf"cannot write {picture}: File too large; make room, or give another path"
+    with file_limit(1000), pytest.raises(WriteError, match=message):
+        partition_picture([[1, 2], [5, 6]], ["a", "b"], ["x", "y"], picture)
+    assert picture.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [picture]
 
 
 @pytest.mark.parametrize(("K", "C"), [(3, 2), (100, 10), (1000, 62), (4, 1)])

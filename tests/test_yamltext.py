@@ -46,6 +46,22 @@ def test_how_yaml_is_read(text: str, value: Any) -> None:
     assert (found, type(found), mistakes) == (value, type(value), [])
 
 
+@pytest.mark.parametrize(
+    ("key", "read"),
+    [("true", "true"), ("True", "true"), ("FALSE", "false"), ("null", "null"), ("~", "null"), ("0x10", "16"),
+     ("1_000", "1000"), ("+1", "1"), ("1e3", "1000.0"), ("1.50", "1.5"), (".inf", "inf"), (".5", "0.5")],
+)  # fmt: skip
+def test_a_key_that_is_read_as_something_else_is_told(key: str, read: str) -> None:
+    said = f'the key {key} is read as {read}, and keys are text: write "{key}" in quotes'
+    assert parse(f"a: 1\nb: {{{key}: left}}\n")[1] == [(2, said)]
+    assert parse(f'b: {{"{key}": left}}\n') == ({"b": {key: "left"}}, [])
+
+
+@pytest.mark.parametrize("key", ["1", "0", "-7", "1.5", "yes", "no", "on", "y", "2024-01-01", "12:30", "007", "T1"])
+def test_a_key_stays_as_it_is_written(key: str) -> None:
+    assert parse(f"{{{key}: left}}") == ({key: "left"}, [])
+
+
 def test_keys_written_twice() -> None:
     assert parse("a: 1\nb: {c: 1, c: 2}\na: 3\n")[1] == [
         (2, "c is written twice, first in line 2: keep one"),

@@ -6,16 +6,16 @@ a killed run, and the last line that a cleanly stopped run adds for a thinned st
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from fne.errors import CheckpointError, FneError, RunError, SettingError
+from fne.files import append, writing
 from fne.types import Metrics, Round, Strategy
 
 FILE = "history.jsonl"
@@ -27,7 +27,6 @@ _FIRST = (
     "payload_down_per_node", "payload_down_per_node_max", "payload_up_per_node", "payload_up_per_node_max",
     "catch_up_per_node", "catch_up_per_node_max", "snapshots_total", "seconds",
 )  # fmt: skip
-_REMEDY = "make room or mend the folder, then go on from the last checkpoint (--resume)"
 _JSON = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 _RANK = {name: rank for rank, name in enumerate((*_FIRST, "", "per_node"))}  # "": every other name, sorted
 
@@ -127,32 +126,15 @@ class History:
         self.finish()
 
     def _write(self, line: str) -> None:
-        data = memoryview(line.encode() + b"\n")
-        written = 0
+        data = line.encode() + b"\n"
         with writing(self.path):
-            try:
-                while written < len(data):
-                    written += self._file.write(data[written:]) or 0
-            except BaseException:
-                with contextlib.suppress(OSError):  # back to whole lines; a reader tolerates it otherwise
-                    self._file.truncate(self._position)
-                    self._file.seek(self._position)
-                raise
-        self._position += written
+            append(self._file, data)
+        self._position += len(data)
 
 
 def kept(step: int, every: int) -> bool:
     """Return whether thinning keeps `step` (counted from 1); the last step is kept besides."""
     return step % every == 0 or step == 1
-
-
-@contextlib.contextmanager
-def writing(path: Path, remedy: str = _REMEDY) -> Iterator[None]:
-    """Turn an `OSError`, such as a full disk, into a `RunError` that says what to do."""
-    try:
-        yield
-    except OSError as error:
-        raise RunError(f"cannot write {path}: {error.strerror or error}; {remedy}") from error
 
 
 def encode(metrics: Mapping[str, Any]) -> str:

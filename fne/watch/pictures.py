@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -9,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from fne.errors import FneError
-from fne.watch.history import bytes_so_far, read_history, writing
+from fne.files import write_atomically, writing
+from fne.watch.history import bytes_so_far, read_history
 from fne.watch.report import FILE, number, read_summary, split_of
 
 if TYPE_CHECKING:
@@ -187,5 +189,7 @@ def _bars(axes: Axes, counts: Sequence[Sequence[int]], node_names: Sequence[str]
 
 
 def _save(figure: Figure, path: Path) -> None:
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png", dpi=150)
     with writing(path, "make room, or give another path"):
-        figure.savefig(path, format="png", dpi=150)
+        write_atomically(path, picture.getvalue())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import sys
 import time
@@ -15,6 +16,7 @@ from rich.progress import Progress as Bar
 from rich.table import Column
 from rich.text import Text
 
+from fne.terminal import Screen
 from fne.types import Metrics, Round, Strategy
 
 _EVERY = 0.1  # seconds between updates of the bar
@@ -47,7 +49,7 @@ class Progress:
     ) -> None:
         self.name, self.horizon, self.start = name, horizon, start
         self.loss, self.display_sign, self.quiet = loss, display_sign, quiet
-        self.console = console or Console(stderr=True)
+        self.console = console or Screen(stderr=True)
         self._last: Metrics = {"step": start}
         self._validated: float | None = None  # a method may validate one step in so many
         self._bar: Bar | None = None
@@ -61,7 +63,7 @@ class Progress:
         self._begun = time.monotonic()
         if self.console.is_terminal and not self.console.is_dumb_terminal:
             self._bar = _TwoLines(
-                SpinnerColumn(finished_text=" "),
+                SpinnerColumn("line" if self.console.options.ascii_only else "dots", finished_text=" "),
                 TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True)),
                 BarColumn(bar_width=24),
                 TextColumn("{task.fields[pace]}", table_column=Column(no_wrap=True)),
@@ -140,7 +142,8 @@ class Progress:
             self._bar.update(self._task, completed=self._last["step"], pace=pace, figures=figures)
 
     def _line(self, text: str) -> None:
-        self.console.print(f"{self.name}: {text}", markup=False, highlight=False, soft_wrap=True)
+        with contextlib.suppress(OSError):  # a run does not end because nobody reads of it
+            self.console.print(f"{self.name}: {text}", markup=False, highlight=False, soft_wrap=True)
 
 
 class _TwoLines(Bar):

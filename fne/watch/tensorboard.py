@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
+import os
+import socket
 import time
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from fne.errors import RunError, SettingError
+from fne.errors import SettingError
+from fne.files import append, writing
 from fne.types import Metrics, Round, Strategy
-from fne.watch.history import kept, writing
-
-if TYPE_CHECKING:
-    from torch.utils.tensorboard import SummaryWriter
+from fne.watch.history import kept
 
 _TRAFFIC = (
     "bytes_down", "bytes_up", "payload_down", "payload_up",
@@ -57,7 +56,7 @@ class TensorBoard:
         loss: its name, said beside the config.
 
     Raises:
-        RunError: the event file cannot be written.
+        WriteError: the event file cannot be written.
     """
 
     def __init__(
@@ -70,27 +69,26 @@ class TensorBoard:
         display_sign: int = 1,
         loss: str = "loss",
     ) -> None:
-        from torch.utils.tensorboard import SummaryWriter  # takes a second, and pulls torch in
-
         if every < 1:
             raise SettingError("watch.every", every, "at least 1")
         self.folder, self.every, self.display_sign = Path(folder), every, display_sign
         if purge_step is not None:
             _wait_for_a_later_name(self.folder)
-        with writing(self.folder):
-            writer = SummaryWriter(str(folder), purge_step=purge_step, max_queue=1000)
-            if purge_step is None or purge_step <= 1:  # else the first part of the run has written them
-                better = "higher" if display_sign < 0 else "lower"
-                writer.add_text("config", f"```yaml\n{config_text.rstrip()}\n```", 0)
-                writer.add_text("fitness", f"{loss}, {better} is better", 0)
-        self._writer: SummaryWriter | None = writer
-        self._events: Any = writer.file_writer
+        self._events = _EventFile(self.folder, purge_step)
+        if purge_step is None or purge_step <= 1:  # else the first part of the run has written them
+            better = "higher" if display_sign < 0 else "lower"
+            for tag, said in (
+                ("config", f"```yaml\n{config_text.rstrip()}\n```"),
+                ("fitness", f"{loss}, {better} is better"),
+            ):
+                self._add_text(0, tag, said)
 
     def __call__(self, strategy: Strategy, round_: Round, metrics: Metrics) -> None:
         """Write the step's numbers if it is kept; what is not finite is left out (`nonfinite` counts it)."""
         step = metrics["step"]
-        self._write_texts(metrics.get("_texts", {}), step)
-        if self._writer is None or not (kept(step, self.every) or strategy.done):
+        for title, said in metrics.get("_texts", {}).items():
+            self._add_text(step, title, said)
+        if not (kept(step, self.every) or strategy.done):
             return
         from tensorboard.compat.proto.summary_pb2 import Summary  # type: ignore[import-untyped]
         from torch.utils.tensorboard.summary import histogram
@@ -110,32 +108,64 @@ class TensorBoard:
             if values:
                 shape = histogram("fitness/population", *_bins(values))  # type: ignore[no-untyped-call]
                 summary.MergeFrom(shape)
-        try:
-            with writing(self.folder):
-                self._events.add_summary(summary, step)
-        except RunError:
-            self._writer = None  # its thread is dead, closing would raise the same again
-            raise
+        self._events.add(step, summary=summary)
 
-    def _write_texts(self, texts: Mapping[str, str], step: int) -> None:
-        """Write what a strategy has to say about its figures, by title."""
-        if self._writer is not None and texts:
-            with writing(self.folder):
-                for title, text in texts.items():
-                    self._writer.add_text(title, text, step)
+    def _add_text(self, step: int, title: str, said: str) -> None:
+        """Write a text: the config, or what a strategy has to say about its figures."""
+        from torch.utils.tensorboard.summary import text  # takes a second, and pulls torch in
+
+        self._events.add(step, summary=text(title, said))  # type: ignore[no-untyped-call]
 
     def close(self) -> None:
-        """Flush and close the event file; a second call does nothing."""
-        writer, self._writer = self._writer, None
-        if writer is not None:
-            with writing(self.folder):
-                writer.close()
+        """Close the event file; a second call does nothing."""
+        self._events.close()
 
     def __enter__(self) -> TensorBoard:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class _EventFile:
+    """An event file that this thread writes, an event at a time.
+
+    TensorBoard's own writer has a thread that prints a traceback on a full disk, and keeps events back for two minutes.
+
+    Args:
+        folder: where the file goes.
+        purge_step: as of `TensorBoard`.
+    """
+
+    def __init__(self, folder: Path, purge_step: int | None) -> None:
+        from tensorboard.compat.proto.event_pb2 import SessionLog  # type: ignore[import-untyped]
+        from tensorboard.summary.writer.record_writer import RecordWriter  # type: ignore[import-untyped]
+
+        number = len(list(folder.glob("events.out.tfevents.*")))
+        self._path = (
+            folder / f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}.{number}"
+        )
+        with writing(self._path):
+            self._file = open(self._path, "xb", buffering=0)  # noqa: SIM115
+        self._records = RecordWriter(self)
+        self.add(file_version="brain.Event:2")
+        if purge_step is not None:
+            self.add(purge_step, session_log=SessionLog(status=SessionLog.START))
+
+    def add(self, step: int = 0, **content: Any) -> None:
+        """Write an event of a step; raises `WriteError` where that cannot be."""
+        from tensorboard.compat.proto.event_pb2 import Event
+
+        self._records.write(Event(wall_time=time.time(), step=step, **content).SerializeToString())
+
+    def write(self, record: bytes) -> None:
+        """Write a record that `RecordWriter` has framed, whole or not at all."""
+        with writing(self._path):
+            append(self._file, record)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
 
 
 def _wait_for_a_later_name(folder: Path) -> None:

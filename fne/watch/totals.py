@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from fne.members import member
 from fne.types import Metrics, Round, Strategy
 from fne.watch.attendance import Attendance
 
@@ -62,7 +63,7 @@ class Totals:
         self._snapshots += round_.traffic.snapshots
         self._attendance.add(round_)
         metrics["snapshots_total"] = self._snapshots
-        metrics.update(self._per_node(metrics["_nodes"], federated=not getattr(strategy, "pooled", False)))
+        metrics.update(self._per_node(metrics["_nodes"], federated=not member(strategy, "pooled")))
         for name in ("round", "evaluations", "accuracy_validation", "loss_best", "loss_validation"):
             self._figures[name] = metrics.get(name)
         accuracy = self._sound_accuracy
