@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from fne.data.eeg_checks import LEAVE_OUT, refuse, some
+from fne.data.eeg_codes import code_events
 from fne.data.eeg_faults import explain, misnamed, one_line
 from fne.data.eeg_layout import FORMATS, extension, first_bytes
 from fne.data.eeg_length import Interrupted, compared, interrupted, length_finding
@@ -80,7 +81,8 @@ def open_recording(source: Source, events: str = "auto") -> tuple[Recording, Hea
                 findings[:] = [f for f in findings if " annotation" not in f.found]  # MNE counts gaps in
                 findings += _without_gaps(recording, pieces, source)
             findings += [*_spell(recording), *_set_types(recording)]
-            header = _header(recording, events)
+            header, noted = _header(recording, events)
+            findings += noted
             if not is_epochs(recording):
                 findings += taken_for_bad(recording.annotations.description)
     except FileError:
@@ -205,7 +207,9 @@ def _without_gaps(recording: mne.io.BaseRaw, pieces: Interrupted, source: Source
     return (Finding("gaps", found, "a continuous recording", remedy, "repaired"),)
 
 
-def _header(recording: Recording, events: str) -> dict[str, Any]:
+def _header(recording: Recording, events: str) -> tuple[dict[str, Any], list[Finding]]:
+    """Return the fields of a recording's header but for its findings, and those of its events."""
+    findings: list[Finding] = []
     rate = float(recording.info["sfreq"])
     known: dict[str, Any] = {
         "channels": tuple(recording.ch_names),
@@ -217,9 +221,10 @@ def _header(recording: Recording, events: str) -> dict[str, Any]:
         known |= {"epochs": len(names), "tmin": float(recording.tmin), "tmax": float(recording.tmax)}
         known["seconds"] = len(names) * samples / rate
     else:
-        names = [name for _, _, name in event_list(recording, events)]
+        listed, findings = _listed(recording, events)
+        names = [name for _, _, name in listed]
         known["seconds"] = float(recording.n_times / rate)
-    return {**known, "events": dict(sorted(Counter(names).items()))}
+    return {**known, "events": dict(sorted(Counter(names).items()))}, findings
 
 
 def is_epochs(recording: Recording) -> bool:
@@ -306,29 +311,36 @@ def event_list(recording: mne.io.BaseRaw, events: str = "auto") -> list[tuple[fl
         recording: with annotations or stim channels.
         events: `annotations`, codes of the `stim` channels as text, or `auto`: annotations where there are any.
     """
-    found = []
+    return _listed(recording, events)[0]
+
+
+def _listed(recording: mne.io.BaseRaw, events: str) -> tuple[list[tuple[float, float, str]], list[Finding]]:
+    """Return what `event_list` returns, and what was skipped or assumed about codes of stim channels."""
+    listed, findings = [], list[Finding]()
     if events != "stim":
         first = recording.first_time  # MNE counts onsets from the begin of the measurement, which may be cut away
         for note in recording.annotations:
             if not is_gap(note["description"]):
-                found.append((float(note["onset"] - first), float(note["duration"]), str(note["description"])))
-    if events == "stim" or (events == "auto" and not found):
-        found = _codes(recording)
-    return sorted(found)
+                listed.append((float(note["onset"] - first), float(note["duration"]), str(note["description"])))
+    if events == "stim" or (events == "auto" and not listed):
+        listed, findings = _codes(recording)
+    return sorted(listed), findings
 
 
-def _codes(recording: mne.io.BaseRaw) -> list[tuple[float, float, str]]:
-    """Return where the stim channels rise, as MNE sees it; a channel that combines the others stands for all."""
+def _codes(recording: mne.io.BaseRaw) -> tuple[list[tuple[float, float, str]], list[Finding]]:
+    """Return the events of the stim channels; a channel that combines the others stands for all."""
     names = [n for n, kind in zip(recording.ch_names, recording.get_channel_types(), strict=True) if kind == "stim"]
     names = next(([name] for name in ("STI101", "STI 014") if name in names), names)
-    found = []
-    for values in np.nan_to_num(recording.get_data(picks=names)) if names else ():
+    listed, findings = [], list[Finding]()
+    for name in names:
+        values = np.nan_to_num(recording.get_data(picks=[name])[0])
         largest = np.abs(values).max(initial=0)
         # A channel that the file calls EEG went from microvolts to volts.
         codes = np.rint(values * (1e6 if 0 < largest < 0.5 else 1)).astype(np.int64) & 0xFFFF  # BioSemi: 16 are codes
-        for sample in np.flatnonzero(np.diff(codes) > 0) + 1:
-            found.append((float(sample / recording.info["sfreq"]), 0.0, str(codes[sample])))
-    return found
+        events, told = code_events(codes, name)
+        listed += [(float(sample / recording.info["sfreq"]), 0.0, str(code)) for sample, code in events]
+        findings += told
+    return listed, findings
 
 
 def event_names(epochs: mne.BaseEpochs) -> list[str]:
