@@ -116,6 +116,36 @@ def _edf_header(path: Path) -> _Edf | None:
     return _Edf(*numbers, tuple(counts), tuple(labels), 3 if extension(path) == ".bdf" else 2, head[192:197])
 
 
+_ANNOTATIONS = ("EDF Annotations", "BDF Annotations")
+
+
+def signal_rates(path: Path) -> list[tuple[str, float]]:
+    """Return the name and the sampling rate in Hz of each signal of an EDF, BDF or GDF, without signals of annotations.
+
+    Empty for all other files, and where the header makes no sense.
+    """
+    if extension(path) == ".gdf":
+        return _gdf_rates(path)
+    edf = _edf_header(path) if extension(path) in (".edf", ".bdf") else None
+    if edf is None:
+        return []
+    seconds = edf.seconds or 1.0  # as MNE takes it
+    signals = zip(edf.labels, edf.counts, strict=True)
+    return [(label, count / seconds) for label, count in signals if label not in _ANNOTATIONS]
+
+
+def _gdf_rates(path: Path) -> list[tuple[str, float]]:
+    head = first_bytes(path)
+    signals = int.from_bytes(head[252:254], "little")
+    fields = first_bytes(path, 256 * (1 + signals))[256:]
+    if len(fields) < 256 * signals:
+        return []
+    labels = [fields[16 * i : 16 * (i + 1)].decode("latin-1").strip(" \0") for i in range(signals)]
+    counts = np.frombuffer(fields, "<i4", signals, 216 * signals).tolist()
+    seconds, divisor = np.frombuffer(head, "<u4", 2, 244).tolist()
+    return [(label, count * divisor / (seconds or 1)) for label, count in zip(labels, counts, strict=True)]
+
+
 @dataclass(frozen=True)
 class Interrupted:
     """An EDF+D or BDF+D: pieces that were recorded one after the other, with gaps between.
@@ -153,7 +183,7 @@ def interrupted(path: Path) -> Interrupted | None:
     if edf is None or edf.kind not in (b"EDF+D", b"BDF+D"):
         return None
     expected = "records that say when each was made, in order"
-    places = [i for i, label in enumerate(edf.labels) if label in ("EDF Annotations", "BDF Annotations")]
+    places = [i for i, label in enumerate(edf.labels) if label in _ANNOTATIONS]
     lists = _annotations(path, edf, places)
     stamps = [_TAL.match(record) for record in lists[0]] if lists else []
     if not stamps or not all(stamps):

@@ -17,7 +17,7 @@ from fne.data.eeg_checks import LEAVE_OUT, refuse, some
 from fne.data.eeg_codes import code_events
 from fne.data.eeg_faults import explain, misnamed, one_line
 from fne.data.eeg_layout import FORMATS, extension, first_bytes
-from fne.data.eeg_length import Interrupted, compared, interrupted, length_finding
+from fne.data.eeg_length import Interrupted, compared, interrupted, length_finding, signal_rates
 from fne.data.eeg_recording import Header, Source
 from fne.data.eeg_windows import is_gap, taken_for_bad
 from fne.findings import FileError, Finding
@@ -76,6 +76,7 @@ def open_recording(source: Source, events: str = "auto") -> tuple[Recording, Hea
         pieces = interrupted(source.path)
         recording = _read(source, findings)
         _told(_values_elsewhere(recording), findings)
+        rates = _own_rates(recording, source.path)
         with listening(source, findings):
             if pieces is not None:
                 findings[:] = [f for f in findings if " annotation" not in f.found]  # MNE counts gaps in
@@ -89,7 +90,7 @@ def open_recording(source: Source, events: str = "auto") -> tuple[Recording, Hea
         raise
     except Exception as error:
         raise FileError(explain(error, source)) from error
-    return recording, Header(**header, findings=tuple(dict.fromkeys(findings)))
+    return recording, Header(**header, rates=rates, findings=tuple(dict.fromkeys(findings)))
 
 
 @contextmanager
@@ -152,14 +153,23 @@ def _read_file(path: Path, reader: str) -> Recording:
 
     if reader == "read_epochs":  # projections are not applied, as in continuous recordings
         return mne.read_epochs(path, proj=False, preload=False)
-    return getattr(mne.io, reader)(path)
+    return getattr(mne.io, reader)(path, **_slow_codes(path))
+
+
+def _slow_codes(path: Path) -> dict[str, list[str]]:
+    """Return the argument that names stim channels which are slower than others, so that MNE does not smooth codes."""
+    signals = signal_rates(path)
+    highest = max((rate for _, rate in signals), default=0.0)
+    names = [name for name, rate in signals if rate < highest and re.search(_TYPES["stim"], name.upper())]
+    return {"stim_channel": names} if names else {}
 
 
 def _read_bids(path: Path, root: Path, reader: str) -> Recording:
     """Read a recording and its sidecars; `channels.tsv` may spell the channels in another way than the file."""
     import mne_bids
 
-    read = getattr(mne_bids, reader)
+    options = _slow_codes(path)
+    read = partial(getattr(mne_bids, reader), **({"extra_params": options} if options else {}))
     place = mne_bids.get_bids_path_from_fname(path, check=False).update(root=root)
     try:
         return read(place)
@@ -187,6 +197,22 @@ def _values_elsewhere(recording: Recording) -> Finding | None:
     if file is None or Path(file).suffix != ".fdt":
         return None
     return compared(Path(file).name, Path(file).stat().st_size, 4 * len(recording.ch_names) * recording.n_times)
+
+
+def _own_rates(recording: Recording, path: Path) -> tuple[float, ...]:
+    """Return the rate at which each channel was sampled, in Hz, where these differ; else nothing.
+
+    Signals of the file are the recording's channels, in order; through BIDS, the channels may have names or an order of
+    their own, but not both.
+    """
+    signals = signal_rates(path)
+    names = recording.ch_names
+    if len(signals) != len(names) or len({rate for _, rate in signals}) == 1:
+        return ()
+    by_name = dict(signals)
+    if len(by_name) == len(names) and set(by_name) == set(names):
+        return tuple(by_name[name] for name in names)
+    return tuple(rate for _, rate in signals)
 
 
 def _without_gaps(recording: mne.io.BaseRaw, pieces: Interrupted, source: Source) -> tuple[Finding]:

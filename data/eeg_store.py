@@ -74,7 +74,7 @@ class Store:
             self._write(key, asdict(made))
             return made
         facts, _ = kept
-        lists = {name: tuple(facts[name]) for name in ("channels", "types")}
+        lists = {name: tuple(facts[name]) for name in ("channels", "types", "rates")}
         return Header(**facts | lists | {"findings": _findings(facts)})
 
     def windows(self, digest: str, source: Source, processing: Processing, make: Callable[[], Windows]) -> Windows:
