@@ -130,7 +130,7 @@ class Windows:
         y: int64 `[n]`, their classes.
         onset: `[n]`, where each begins, in seconds from the first sample.
         findings: what was noted and repaired.
-        sketch: float32 `[n, 16]`, some values of each, by which a repeated one is known (`fne.data.eeg_leaks`).
+        sketch: float32 `[n, 32]`, some values of each, by which a repeated one is known (`fne.data.eeg_leaks`).
     """
 
     x: NDArray[np.float32]

@@ -506,7 +506,7 @@ def test_a_window_of_two_classes_is_left_out_and_told(tmp_path: Path) -> None:
     record(tmp_path / "sub-3_raw.fif", events=[(0.5, "a"), (0.5, "b"), (2.0, "a"), (3.5, "b")])
     dataset = open_files(tmp_path, split="trial")
     (finding,) = [finding for finding in dataset.findings if finding.kind == "two classes"]
-    assert finding.found == "1 windows of sub-3_raw.fif have two classes each, and are left out"
+    assert finding.found == "2 windows of sub-3_raw.fif occur with two classes, and are left out"
     assert finding.action == "problem"
     assert sum(map(len, (dataset.train, dataset.validation, dataset.test))) == 14
 
