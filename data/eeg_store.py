@@ -28,7 +28,7 @@ from fne.errors import DataWarning
 from fne.files import write_atomically
 from fne.findings import Finding
 
-_VERSION = 4
+_VERSION = 5
 """Of what is kept; to be raised when the same file and settings would give other headers or windows."""
 _ARRAYS = {"y": np.int64, "onset": np.float64, "sketch": np.float32}
 _GRANULARITY = 2_000_000_000
