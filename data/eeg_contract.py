@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fne.data.eeg_checks import some
-from fne.data.eeg_recording import Header
+from fne.data.eeg_recording import Header, same_rate
 from fne.errors import DataError, did_you_mean
 from fne.findings import Finding
 
@@ -54,9 +54,13 @@ def agree(
                     f"eeg_files: data.channels: no file has a channel {channel!r}{did_you_mean(channel, known)}; "
                     f"there are {some(sorted(known))}"
                 )
-    usual = Counter(header.rate for header in headers.values()).most_common(1)[0][0]
+    usual = _usual([header.rates_of(chosen)[1] for header in headers.values()])
     found = {
-        name: (*_of_channels(header, own[name], chosen, channels), *_of_rate(header.rate, usual, resample))
+        name: (
+            *_of_channels(header, own[name], chosen, channels),
+            *_of_rate(header.rates_of(chosen)[1], usual, resample),
+            *_of_slow(header, chosen),
+        )
         for name, header in headers.items()
     }
     return Contract(chosen, resample or usual, found)
@@ -100,15 +104,32 @@ def _of_channels(
 
 def _of_rate(rate: float, usual: float, resample: float | None) -> tuple[Finding, ...]:
     """Return how a file's sampling rate differs from that of most files: to resample all alike is no repair."""
-    if rate == usual:
+    if same_rate(rate, usual):
         return ()
     found, expected = f"sampled at {rate:g} Hz", f"{usual:g} Hz, as most files have"
     if resample is not None:
         return (
             Finding("rate", found, expected, f"All files come to {resample:g} Hz, as data.resample says", "repaired"),
         )
-    remedy = f"Set data: {{resample: {min(rate, usual):g}}} to bring all files to one rate"
+    remedy = f"Set data: {{resample: {min(rate, usual):.10g}}} to bring all files to one rate"
     return (Finding("rate", found, expected, remedy, "refused"),)
+
+
+def _of_slow(header: Header, chosen: Sequence[str]) -> tuple[Finding, ...]:
+    """Return which of the chosen channels were sampled at a lower rate than the others of the file."""
+    lowest, highest = header.rates_of(chosen)
+    if same_rate(lowest, highest):
+        return ()
+    slow = [f"{name} ({rate:g} Hz)" for name in chosen if not same_rate(rate := header.rates_of([name])[0], highest)]
+    found = f"channels sampled at less than the {highest:g} Hz of the others: {some(slow)}"
+    remedy = f"They are brought to {highest:g} Hz, and filters must fit the lowest rate"
+    return (Finding("rate", found, "one rate for all channels", remedy, "noted"),)
+
+
+def _usual(rates: Sequence[float]) -> float:
+    """Return the rate that most files have, as most of these write it."""
+    often = max(rates, key=lambda rate: sum(same_rate(rate, other) for other in rates))
+    return Counter(rate for rate in rates if same_rate(rate, often)).most_common(1)[0][0]
 
 
 def _most(own: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:

@@ -162,6 +162,29 @@ def resampled(values: Values, rate: float, new: float) -> Values:
     return result
 
 
+def as_sampled(values: Values, read: float, rates: Sequence[float], rate: float) -> Values:
+    """Return continuous `values` `[channels, times]`, which MNE read at one rate for all channels, at `rate` Hz.
+
+    MNE brings slower channels to the highest rate by a Fourier transform without padding; the same transform back
+    returns the very samples of the file.
+
+    Args:
+        values: at `read` Hz.
+        read: the highest rate of the file, in Hz.
+        rates: at which each of the channels was sampled, in Hz.
+        rate: the rate to return.
+    """
+    import scipy.signal
+
+    if read == rate:
+        return values
+    total = samples_at(values.shape[-1], read, rate)
+    result = np.empty((len(values), total))
+    for number, (signal, own) in enumerate(zip(values, rates, strict=True)):
+        result[number] = scipy.signal.resample(signal, total) if own <= rate else resampled(signal, read, rate)
+    return result
+
+
 def moving_standardise(values: Values, factor: float = 1e-3, first: int = 1000, eps: float = 1e-4) -> None:
     """Change each channel of `values` `[channels, times]` in place by its exponentially weighted mean and deviation.
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fne.data.eeg_checks import LEAVE_OUT, refuse
 from fne.data.eeg_edf import EdfHeader, edf_header
-from fne.data.eeg_layout import BINARY, extension, header_links
+from fne.data.eeg_layout import BINARY, extension, first_bytes, header_links
 from fne.data.eeg_transfer import rewritten, shortened, suspicious
 from fne.findings import Finding
 
@@ -114,6 +114,33 @@ def size_in(frame: int, data: Path) -> int:
 
 
 # ------------------------------------------------------------------------------------------------ EDF
+def signal_rates(path: Path) -> list[tuple[str, float]]:
+    """Return the name and the sampling rate in Hz of each signal of an EDF, BDF or GDF, without signals of annotations.
+
+    Empty for all other files, and where the header makes no sense.
+    """
+    if extension(path) == ".gdf":
+        return _gdf_rates(path)
+    edf = edf_header(path)
+    if edf is None:
+        return []
+    seconds = edf.seconds or 1.0  # as MNE takes it
+    signals = enumerate(zip(edf.labels, edf.counts, strict=True))
+    return [(label, count / seconds) for place, (label, count) in signals if place not in edf.annotations]
+
+
+def _gdf_rates(path: Path) -> list[tuple[str, float]]:
+    head = first_bytes(path)
+    signals = int.from_bytes(head[252:254], "little")
+    fields = first_bytes(path, 256 * (1 + signals))[256:]
+    if len(fields) < 256 * signals:
+        return []
+    labels = [fields[16 * i : 16 * (i + 1)].decode("latin-1").strip(" \0") for i in range(signals)]
+    counts = np.frombuffer(fields, "<i4", signals, 216 * signals).tolist()
+    seconds, divisor = np.frombuffer(head, "<u4", 2, 244).tolist()
+    return [(label, count * divisor / (seconds or 1)) for label, count in zip(labels, counts, strict=True)]
+
+
 @dataclass(frozen=True)
 class Interrupted:
     """An EDF+D or BDF+D: pieces that were recorded one after the other, with gaps between.

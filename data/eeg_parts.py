@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 
 import numpy as np
@@ -68,7 +69,7 @@ class Recorded:
     Args:
         source: the file.
         y: their classes `[n]`.
-        sketch: some values of each, see `fne.data.eeg_leaks` `[n, 16]`.
+        sketch: some values of each, see `fne.data.eeg_leaks` `[n, 32]`.
         overlap: whether some of them share values.
         values: opens them, `[n, channels, times]`.
     """
@@ -109,7 +110,8 @@ def divide(files: Sequence[Recorded], classes: Sequence[str], split: Split) -> P
     people, person = _numbered([one.source.subject for one in files])
     group, person = group[file], person[file]
     names, subjects = [one.source.name for one in files], [one.source.subject for one in files]
-    kept, findings = unrepeated(names, subjects, file, np.concatenate([one.sketch for one in files]), y)
+    sketches = np.concatenate([one.sketch for one in files])
+    kept, findings = unrepeated(names, subjects, file, sketches, y, _opener(files, file))
     if split.shuffle_labels:
         y = _shuffled(y, person, generator("eeg_files", "labels", split.label_seed))
 
@@ -256,6 +258,13 @@ def _by_fold(
     size = _size("data.validation", split.validation, len(rest))
     parts = stratified_split(strata[rest], [len(rest) - size, size], draw)
     return [*(rest[part] for part in parts), tested], f"{how}; {100 * split.validation:.4g} % of the rest validate)"
+
+
+def _opener(files: Sequence[Recorded], file: Tensor) -> Callable[[int], NDArray[np.float32]]:
+    """Return a function that opens a window by its number; `file` is each window's file `[N]`."""
+    starts = torch.searchsorted(file, torch.arange(len(files))).tolist()
+    opened = lru_cache(maxsize=8)(lambda number: files[number].values())
+    return lambda n: opened(number := int(file[n]))[n - starts[number]]
 
 
 def _gathered(files: Sequence[Recorded], file: Tensor, index: Tensor) -> Tensor:

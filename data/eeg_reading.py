@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from fne.data.eeg_checks import LEAVE_OUT, refuse, some
+from fne.data.eeg_codes import code_events
 from fne.data.eeg_edf import EdfHeader, edf_header
 from fne.data.eeg_faults import explain, misnamed, one_line
 from fne.data.eeg_layout import FORMATS, extension, first_bytes
-from fne.data.eeg_length import Interrupted, compared, interrupted, length_finding
+from fne.data.eeg_length import Interrupted, compared, interrupted, length_finding, signal_rates
 from fne.data.eeg_recording import Header, Source
 from fne.data.eeg_windows import is_gap, taken_for_bad
 from fne.findings import FileError, Finding
@@ -83,12 +84,14 @@ def open_recording(source: Source, events: str = "auto") -> tuple[Recording, Hea
         _told(_values_elsewhere(recording), findings)
         if not is_epochs(recording) and not recording.n_times:
             refuse("empty", "it has no values: 0 samples", "a recording", f"Copy or download it again; or {LEAVE_OUT}")
+        rates = _own_rates(recording, source.path)
         with listening(source, findings):
             if pieces is not None:
                 findings[:] = [f for f in findings if " annotation" not in f.found]  # MNE counts gaps in
                 findings += _without_gaps(recording, pieces, source)
             findings += [*_spell(recording), *_set_types(recording)]
-            header = _header(recording, events)
+            header, noted = _header(recording, events)
+            findings += noted
             edf = edf_header(source.path)
             if edf is not None and edf.faults:
                 header["uncalibrated"] = _uncalibrated(recording, edf)
@@ -98,7 +101,7 @@ def open_recording(source: Source, events: str = "auto") -> tuple[Recording, Hea
         raise
     except Exception as error:
         raise FileError(explain(error, source)) from error
-    return recording, Header(**header, findings=tuple(dict.fromkeys(findings)))
+    return recording, Header(**header, rates=rates, findings=tuple(dict.fromkeys(findings)))
 
 
 @contextmanager
@@ -161,14 +164,23 @@ def _read_file(path: Path, reader: str) -> Recording:
 
     if reader == "read_epochs":  # projections are not applied, as in continuous recordings
         return mne.read_epochs(path, proj=False, preload=False)
-    return getattr(mne.io, reader)(path)
+    return getattr(mne.io, reader)(path, **_slow_codes(path))
+
+
+def _slow_codes(path: Path) -> dict[str, list[str]]:
+    """Return the argument that names stim channels which are slower than others, so that MNE does not smooth codes."""
+    signals = signal_rates(path)
+    highest = max((rate for _, rate in signals), default=0.0)
+    names = [name for name, rate in signals if rate < highest and re.search(_TYPES["stim"], name.upper())]
+    return {"stim_channel": names} if names else {}
 
 
 def _read_bids(path: Path, root: Path, reader: str) -> Recording:
     """Read a recording and its sidecars; `channels.tsv` may spell the channels in another way than the file."""
     import mne_bids
 
-    read = getattr(mne_bids, reader)
+    options = _slow_codes(path)
+    read = partial(getattr(mne_bids, reader), **({"extra_params": options} if options else {}))
     place = mne_bids.get_bids_path_from_fname(path, check=False).update(root=root)
     try:
         return read(place)
@@ -196,6 +208,22 @@ def _values_elsewhere(recording: Recording) -> Finding | None:
     if file is None or Path(file).suffix != ".fdt":
         return None
     return compared(Path(file), 4 * len(recording.ch_names) * recording.n_times)
+
+
+def _own_rates(recording: Recording, path: Path) -> tuple[float, ...]:
+    """Return the rate at which each channel was sampled, in Hz, where these differ; else nothing.
+
+    Signals of the file are the recording's channels, in order; through BIDS, the channels may have names or an order of
+    their own, but not both.
+    """
+    signals = signal_rates(path)
+    names = recording.ch_names
+    if len(signals) != len(names) or len({rate for _, rate in signals}) == 1:
+        return ()
+    by_name = dict(signals)
+    if len(by_name) == len(names) and set(by_name) == set(names):
+        return tuple(by_name[name] for name in names)
+    return tuple(rate for _, rate in signals)
 
 
 def _without_gaps(recording: mne.io.BaseRaw, pieces: Interrupted, source: Source) -> tuple[Finding]:
@@ -229,7 +257,9 @@ def _uncalibrated(recording: Recording, edf: EdfHeader) -> dict[str, str]:
     }
 
 
-def _header(recording: Recording, events: str) -> dict[str, Any]:
+def _header(recording: Recording, events: str) -> tuple[dict[str, Any], list[Finding]]:
+    """Return the fields of a recording's header but for its findings, and those of its events."""
+    findings: list[Finding] = []
     rate = float(recording.info["sfreq"])
     known: dict[str, Any] = {
         "channels": tuple(recording.ch_names),
@@ -241,9 +271,10 @@ def _header(recording: Recording, events: str) -> dict[str, Any]:
         known |= {"epochs": len(names), "tmin": float(recording.tmin), "tmax": float(recording.tmax)}
         known["seconds"] = len(names) * samples / rate
     else:
-        names = [name for _, _, name in event_list(recording, events)]
+        listed, findings = _listed(recording, events)
+        names = [name for _, _, name in listed]
         known["seconds"] = float(recording.n_times / rate)
-    return {**known, "events": dict(sorted(Counter(names).items()))}
+    return {**known, "events": dict(sorted(Counter(names).items()))}, findings
 
 
 def is_epochs(recording: Recording) -> bool:
@@ -330,29 +361,36 @@ def event_list(recording: mne.io.BaseRaw, events: str = "auto") -> list[tuple[fl
         recording: with annotations or stim channels.
         events: `annotations`, codes of the `stim` channels as text, or `auto`: annotations where there are any.
     """
-    found = []
+    return _listed(recording, events)[0]
+
+
+def _listed(recording: mne.io.BaseRaw, events: str) -> tuple[list[tuple[float, float, str]], list[Finding]]:
+    """Return what `event_list` returns, and what was skipped or assumed about codes of stim channels."""
+    listed, findings = [], list[Finding]()
     if events != "stim":
         first = recording.first_time  # MNE counts onsets from the begin of the measurement, which may be cut away
         for note in recording.annotations:
             if not is_gap(note["description"]):
-                found.append((float(note["onset"] - first), float(note["duration"]), str(note["description"])))
-    if events == "stim" or (events == "auto" and not found):
-        found = _codes(recording)
-    return sorted(found)
+                listed.append((float(note["onset"] - first), float(note["duration"]), str(note["description"])))
+    if events == "stim" or (events == "auto" and not listed):
+        listed, findings = _codes(recording)
+    return sorted(listed), findings
 
 
-def _codes(recording: mne.io.BaseRaw) -> list[tuple[float, float, str]]:
-    """Return where the stim channels rise, as MNE sees it; a channel that combines the others stands for all."""
+def _codes(recording: mne.io.BaseRaw) -> tuple[list[tuple[float, float, str]], list[Finding]]:
+    """Return the events of the stim channels; a channel that combines the others stands for all."""
     names = [n for n, kind in zip(recording.ch_names, recording.get_channel_types(), strict=True) if kind == "stim"]
     names = next(([name] for name in ("STI101", "STI 014") if name in names), names)
-    found = []
-    for values in np.nan_to_num(recording.get_data(picks=names)) if names else ():
+    listed, findings = [], list[Finding]()
+    for name in names:
+        values = np.nan_to_num(recording.get_data(picks=[name])[0])
         largest = np.abs(values).max(initial=0)
         # A channel that the file calls EEG went from microvolts to volts.
         codes = np.rint(values * (1e6 if 0 < largest < 0.5 else 1)).astype(np.int64) & 0xFFFF  # BioSemi: 16 are codes
-        for sample in np.flatnonzero(np.diff(codes) > 0) + 1:
-            found.append((float(sample / recording.info["sfreq"]), 0.0, str(codes[sample])))
-    return found
+        events, told = code_events(codes, name)
+        listed += [(float(sample / recording.info["sfreq"]), 0.0, str(code)) for sample, code in events]
+        findings += told
+    return listed, findings
 
 
 def event_names(epochs: mne.BaseEpochs) -> list[str]:

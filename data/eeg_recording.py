@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -10,6 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fne.findings import Finding
+
+_SAME = 1e-4
+"""Relative difference of equal sampling rates: formats keep them as float32, in whole microseconds or as text."""
+
+
+def same_rate(one: float, other: float) -> bool:
+    """Whether two sampling rates are equal but for how formats round them: 1000 samples differ by a tenth of one."""
+    return math.isclose(one, other, rel_tol=_SAME)
 
 
 @dataclass(frozen=True)
@@ -41,13 +50,14 @@ class Header:
     Args:
         channels: names of all channels, spelled the common way (`Fc5.` is `FC5`).
         types: MNE's type of each, `eeg`, `eog`, `stim` and so on; by its name where the file calls an EOG an EEG.
-        rate: in Hz.
+        rate: of the values as they are read, in Hz.
         seconds: length; of epochs, of all together.
         events: how often each event occurs.
         epochs: how many, 0 for a continuous recording.
         tmin, tmax: of epochs, their first and last sample, in seconds from the event.
         findings: what was noted on the way.
         uncalibrated: channel -> why its values have no scale, by the file's header.
+        rates: at which each channel was sampled, in Hz; empty: `rate`. MNE reads all channels at the highest one.
     """
 
     channels: tuple[str, ...]
@@ -60,6 +70,12 @@ class Header:
     tmax: float = 0.0
     findings: tuple[Finding, ...] = ()
     uncalibrated: Mapping[str, str] = field(default_factory=dict)
+    rates: tuple[float, ...] = ()
+
+    def rates_of(self, channels: Collection[str]) -> tuple[float, float]:
+        """Return the lowest and the highest rate in Hz at which these channels were sampled, if they are there."""
+        rates = [rate for name, rate in zip(self.channels, self.rates, strict=False) if name in channels]
+        return (min(rates), max(rates)) if rates else (self.rate, self.rate)
 
 
 @dataclass(frozen=True)
@@ -117,7 +133,7 @@ class Windows:
         y: int64 `[n]`, their classes.
         onset: `[n]`, where each begins, in seconds from the first sample.
         findings: what was noted and repaired.
-        sketch: float32 `[n, 16]`, some values of each, by which a repeated one is known (`fne.data.eeg_leaks`).
+        sketch: float32 `[n, 32]`, some values of each, by which a repeated one is known (`fne.data.eeg_leaks`).
     """
 
     x: NDArray[np.float32]

@@ -9,7 +9,15 @@ import numpy as np
 
 from fne.data.eeg_checks import refuse, some
 from fne.data.eeg_faults import explain
-from fne.data.eeg_filters import Values, check_band, filter_in_place, moving_standardise, resampled, samples_at
+from fne.data.eeg_filters import (
+    Values,
+    as_sampled,
+    check_band,
+    filter_in_place,
+    moving_standardise,
+    resampled,
+    samples_at,
+)
 from fne.data.eeg_reading import event_list, event_names, is_epochs, listening
 from fne.data.eeg_recording import Header, Processing, Source, Windows
 from fne.data.eeg_repair import repair
@@ -38,12 +46,13 @@ def prepare(source: Source, recording: Recording, header: Header, processing: Pr
         SettingError: windows that cannot be at this rate, whatever the file.
     """
     check_settings(processing)
-    _check_request(recording, header, processing)
+    slowest, rate = header.rates_of(processing.channels)
+    _check_request(recording, header, slowest, processing)
     names, findings = _picked(header, processing)
     try:
         with listening(source, findings):
             events = _events(recording, processing.events)
-            cuts = _cuts(recording, events, source, header, processing)
+            cuts = _cuts(recording, events, source, header, rate, processing)
             values = _read(recording, [header.channels.index(name) for name in names])
     except FileError:
         raise
@@ -52,8 +61,10 @@ def prepare(source: Source, recording: Recording, header: Header, processing: Pr
     with np.errstate(over="ignore"):  # the checks tell of infinite values
         values *= _TO_MICROVOLTS * processing.scale
     try:
-        findings += _processed(values, names, breaks(events), recording.info["bads"], source, header, processing)
-        values = resampled(values[: len(processing.channels)], header.rate, processing.rate)
+        if header.rates:
+            values = as_sampled(values, header.rate, [header.rates_of([name])[0] for name in names], rate)
+        findings += _processed(values, rate, names, breaks(events), recording.info["bads"], source, header, processing)
+        values = resampled(values[: len(processing.channels)], rate, processing.rate)
         findings += cuts.findings
         return _cut(values, _first_sample(header, processing, values.shape[-1]), cuts, findings, processing)
     except MemoryError as error:
@@ -62,6 +73,7 @@ def prepare(source: Source, recording: Recording, header: Header, processing: Pr
 
 def _processed(
     values: Values,
+    rate: float,
     names: Sequence[str],
     pauses: Sequence[float],
     marked: Sequence[str],
@@ -69,17 +81,17 @@ def _processed(
     header: Header,
     processing: Processing,
 ) -> list[Finding]:
-    """Repair and filter `values` of these channels, in place; those that are only references are not filtered."""
+    """Repair and filter `values` of these channels, at `rate` Hz, in place; mere references are not filtered."""
     types = [header.types[header.channels.index(name)] for name in names]
     own = len(processing.channels) if processing.reference == "average" else len(names)
-    findings = repair(values, header.rate, names, types, marked, header.uncalibrated, source.name, processing, own)
+    findings = repair(values, rate, names, types, marked, header.uncalibrated, source.name, processing, own)
     chosen = values[: len(processing.channels)]
-    return findings + filter_in_place(chosen, header.rate, pauses, source, processing)
+    return findings + filter_in_place(chosen, rate, pauses, source, processing)
 
 
-def _check_request(recording: Recording, header: Header, processing: Processing) -> None:
-    """Refuse what cannot be done with a file of this rate, or with epochs."""
-    check_band(header.rate, len(recording.times) / header.rate, processing)
+def _check_request(recording: Recording, header: Header, slowest: float, processing: Processing) -> None:
+    """Refuse what cannot be done with a file whose slowest channel has this rate in Hz, or with epochs."""
+    check_band(slowest, len(recording.times) / header.rate, processing)
     if not is_epochs(recording):
         return
     what = "" if not processing.length else f"data.length = {processing.length:g} s"
@@ -143,11 +155,11 @@ def _events(recording: Recording, origin: str) -> list[Event]:
 
 # ------------------------------------------------------------------------------------------------ windows
 def _cuts(
-    recording: Recording, events: Sequence[Event], source: Source, header: Header, processing: Processing
+    recording: Recording, events: Sequence[Event], source: Source, header: Header, rate: float, processing: Processing
 ) -> Cuts:
-    """Return which windows to cut; known before any value is read."""
+    """Return which windows to cut from values that come to `rate` Hz first; known before any value is read."""
     if not is_epochs(recording):
-        total = samples_at(recording.n_times, header.rate, processing.rate)
+        total = samples_at(samples_at(recording.n_times, header.rate, rate), rate, processing.rate)
         return plan(events, total, source.label, processing, "stim" in header.types)
     numbered = [(number, 0.0, name) for number, (_, _, name) in enumerate(events)]
     index, _, y = zip(*labelled(numbered, processing), strict=True)

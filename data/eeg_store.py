@@ -28,7 +28,7 @@ from fne.errors import DataWarning
 from fne.files import write_atomically
 from fne.findings import Finding
 
-_VERSION = 4
+_VERSION = 6
 """Of what is kept; to be raised when the same file and settings would give other headers or windows."""
 _ARRAYS = {"y": np.int64, "onset": np.float64, "sketch": np.float32}
 _GRANULARITY = 2_000_000_000
@@ -74,7 +74,7 @@ class Store:
             self._write(key, asdict(made))
             return made
         facts, _ = kept
-        lists = {name: tuple(facts[name]) for name in ("channels", "types")}
+        lists = {name: tuple(facts[name]) for name in ("channels", "types", "rates")}
         return Header(**facts | lists | {"findings": _findings(facts)})
 
     def windows(self, digest: str, source: Source, processing: Processing, make: Callable[[], Windows]) -> Windows:

@@ -80,8 +80,12 @@ def survey(
             found[source.name] += header.findings
 
     def reports(files: Mapping[str, Recorded]) -> tuple[FileReport, ...]:
-        return tuple(_report(s, headers.get(s.name), files.get(s.name), found[s.name], wanted.classes) for s in sources)
+        chosen = () if contract is None else contract.channels
+        return tuple(
+            _report(s, headers.get(s.name), chosen, files.get(s.name), found[s.name], wanted.classes) for s in sources
+        )
 
+    contract: Contract | None = None
     try:
         contract = agree(headers, channels, types, resample) if headers else None
     except DataError as error:
@@ -105,14 +109,22 @@ def survey(
 
 
 def _report(
-    source: Source, about: Header | None, file: Recorded | None, findings: Sequence[Finding], classes: Sequence[str]
+    source: Source,
+    about: Header | None,
+    chosen: Sequence[str],
+    file: Recorded | None,
+    findings: Sequence[Finding],
+    classes: Sequence[str],
 ) -> FileReport:
-    """Return what is known of one file, of which the header or the windows could perhaps not be had."""
+    """Return what is known of one file, of which the header or the windows could perhaps not be had.
+
+    Its rate is that of the `chosen` channels.
+    """
     counts = {} if file is None else {name: int((file.y == label).sum()) for label, name in enumerate(classes)}
     if about is None:
         return FileReport(source.name, source.subject, findings=tuple(findings))
-    channels, rate, seconds = len(about.channels), about.rate, about.seconds
-    return FileReport(source.name, source.subject, channels, rate, seconds, counts, tuple(findings))
+    channels, rate = len(about.channels), about.rates_of(chosen)[1]
+    return FileReport(source.name, source.subject, channels, rate, about.seconds, counts, tuple(findings))
 
 
 @contextmanager

@@ -132,7 +132,7 @@ def refused(path: Path, **more: Any) -> Finding:
         ("ok/eeglab_data.set", 32, 30, 128, 30504 / 128, 0, {"rt": 74, "square": 80}, ("types",)),
         ("ok/ok-epo.fif", 64, 64, 160, 5 * 161 / 160, 5, {"T0": 3, "T1": 1, "T2": 1}, ()),
         ("ok/sample_invalid_birthday_raw.fif", 1, 1, 300.3074951171875, 31 / 300.3074951171875, 0, {}, ()),
-        ("ok/test.bdf", 17, 16, 256, 60, 0, {"255": 40}, ("length",)),
+        ("ok/test.bdf", 17, 16, 256, 60, 0, {"255": 40}, ("length", "codes")),
         ("ok/test.edf", 139, 138, 512, 6, 0, {"start": 1, "type A": 3, "type B": 1}, ()),
         ("ok/test_1ch.gdf", 1, 0, 150, 30, 0, {}, ("types",)),
         ("ok/test_epochs_onefile.set", 2, 2, 50, 0.64, 4, {"S  8": 1, "S255/S  8": 1, "S255/S  9": 2}, ("mne",)),

@@ -598,9 +598,11 @@ def test_a_caption_says_what_the_figures_are() -> None:
     table = comparison_table([SUMMARY])
     assert str(table.caption) == (
         "test: the returned model on the test part, looked at once; best val.: maximum over all rounds on validation, "
-        "the kind of figure that the FNE paper gives, optimistic"
+        "the kind of figure that the FNE paper gives, optimistic; majority: chance, the accuracy on the test part of "
+        "always answering its most frequent class"
     )
     assert " ".join(shown(table).split()).endswith(str(table.caption))
+    assert "majority" not in str(comparison_table([{**SUMMARY, "majority_test": None}]).caption)
     assert "looked at once" not in markdown_table([SUMMARY])
 
 

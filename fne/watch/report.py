@@ -43,6 +43,7 @@ _CAPTION = (
     "test: the returned model on the test part, looked at once; best val.: maximum over all rounds on validation, "
     "the kind of figure that the FNE paper gives, optimistic"
 )
+_CHANCE = "; majority: chance, the accuracy on the test part of always answering its most frequent class"
 _BYTES = {
     "down\npayload\nmean": "payload_down_per_node",
     "down\npayload\nmax": "payload_down_per_node_max",
@@ -159,7 +160,8 @@ def comparison_table(summaries: Sequence[Summary]) -> Table:
     shared = [column for column in (_DATA, _SEED) if len({row[column] for row in rows}) == 1]
     cells = [rows[0][column] for column in shared if rows[0][column] != NONE]
     title = ", ".join(f"seed {cell}" if cell.isdigit() else cell for cell in cells)
-    header, caption = _HEADER, _CAPTION
+    chance = any(summary.get("majority_test") is not None for summary in summaries)
+    header, caption = _HEADER, _CAPTION + (_CHANCE if chance else "")
     searches = all(summary.get("accuracy_test") is summary.get("loss_test") is None for summary in summaries)
     for key, label, said in _OF_SEARCHES:
         if searches and all(summary.get(key) is not None for summary in summaries):
