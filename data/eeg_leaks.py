@@ -38,7 +38,8 @@ def standard(x: NDArray[np.floating]) -> NDArray[np.float64]:
     x -= x.mean(axis=-1, keepdims=True)
     spread = x.std(axis=-1, keepdims=True)
     varies = spread > 4 * np.finfo(np.float32).eps * np.abs(middle)
-    return np.divide(x, spread, out=np.zeros_like(x), where=varies)
+    result: NDArray[np.float64] = np.divide(x, spread, out=np.zeros_like(x), where=varies)
+    return result
 
 
 def sketch(x: NDArray[np.float32]) -> NDArray[np.float32]:
