@@ -35,7 +35,7 @@ _HEADER = [
 ]  # fmt: skip
 _DATA, _SEED = 2, 3
 _OF_SEARCHES = (
-    ("best_value", "best\nvalue", "best value: that of the answer, after finals the mean of all nodes; smaller is better"),
+    ("best_value", "best\nvalue", "best value: that of the answer, after finals the mean of nodes; smaller is better"),
     ("front_size", "front", "front: distance of the published front to the true one (IGD), or how many points it has"),
 )  # fmt: skip
 """Field of the summaries of searches, its column's title, and what is said below the table."""
