@@ -32,8 +32,6 @@ from fne.releasing import ReleaseWarning, declined, fronts, of_usual_size, relea
 from fne.types import Metrics, Request, Result, Round, Status
 from fne.value_search import Arithmetic, means_of, value_request
 
-Mode = Literal["mean", "literal"]
-"""How the answer of a search is chosen: by the finals, or by the values that were measured during the search."""
 PROPOSAL, RECALL, MEASUREMENT = range(3)
 STEPS = 3
 """Steps of the finals; a server that knows the means of values needs the last one only."""

@@ -264,7 +264,13 @@ def test_fields_of_a_run_are_documented(tmp_path: Path) -> None:
     ]
     overrides = ["strategy.rounds=2", "engine.threads=1", "watch.champions=1"]
     fields: tuple[set[str], set[str]] = (set(), set())
-    searches = ["strategy.runs=2", "strategy.rounds=1", "strategy.generations=1", "problem.nodes=3"]
+    searches = [
+        "strategy.runs=2",
+        "strategy.rounds=1",
+        "strategy.generations=1",
+        "problem.nodes=3",
+        "strategy.participation=1",
+    ]
     runs = [("fne_toy", overrides), ("fne_toy", ["strategy=fedavg", *overrides]), ("fdd_ea_ellipsoid", searches)]
     fronts = ["strategy=fdd_ea_mo", "secure=false", "strategy.generations=1", "watch.every=1"]
     tradeoffs = ["strategy.population=2", "strategy.generations=0", "strategy.rounds_per_evaluation=1"]

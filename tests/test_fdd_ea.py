@@ -212,12 +212,12 @@ def test_an_owner_may_decline_to_release_and_the_others_tell_the_best(tmp_path: 
 
 
 def test_where_all_owners_decline_the_result_is_what_the_server_knew_and_that_is_said(tmp_path: Path) -> None:
-    given = config({"nodes": 2, "declines": ["node-000", "node-001"]})
+    given = config({"nodes": 2, "declines": ["node-000", "node-001"]}, participation=1)
     with pytest.warns(
         ReleaseWarning, match=r"no node released what it found \(node-000: its owner declines to release"
     ):
         summary = train(given, out=tmp_path / "run")
-    unreleased = train(config({"nodes": 2}, release=False), out=tmp_path / "other")
+    unreleased = train(config({"nodes": 2}, participation=1, release=False), out=tmp_path / "other")
     assert summary["best_value"] is unreleased["best_value"] is None
     assert summary["best_point"] == unreleased["best_point"]
 
@@ -261,7 +261,10 @@ def test_a_problem_that_nobody_can_measure_ends_the_run(tmp_path: Path) -> None:
         ({"problem": {"name": "ellipsoid", "known": "no.csv"}}, "no.csv: cannot be read"),
         ({"problem": {"name": "ellipsoid", "known": "a\0b"}}, "must be a path"),
         (
-            {"problem": {"name": "ellipsoid", "nodes": 2, "declines": ["node-001", "site-1"]}},
+            {
+                "strategy": {"name": "fdd_ea", "participation": 1},
+                "problem": {"name": "ellipsoid", "nodes": 2, "declines": ["node-001", "site-1"]},
+            },
             "problem.declines = 'site-1': must be names of nodes: node-000, node-001",
         ),
         (
@@ -335,7 +338,7 @@ def test_a_run_goes_on_only_with_the_code_that_measured(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text("def square(x):\n    return (x - 1) ** 2\n")
     own = {"name": "callable", "function": f"{file}:square", "variables": {"x": [-3, 3]}}
-    given = {**config(rounds=3), "problem": {**own, "nodes": 5}}
+    given = {**config(rounds=3, participation=0.6), "problem": {**own, "nodes": 5}}
     train(given, out=tmp_path / "run", stop_after=2)
     file.write_text("def square(x):\n    return (x - 2) ** 2\n")
     with pytest.raises(FneError, match="code: "):
