@@ -207,7 +207,8 @@ def test_engine_gives_the_bits_of_local(engine: str, name: str, secure: bool, tm
 def test_engine_gives_the_bits_of_local_under_the_masks_of_the_text(engine: str, infill: str, tmp_path: Path) -> None:
     """Masks hang on who takes part: with workers that do not know it they were all 0."""
     given = smallest("fdd_ea_dh")
-    given["strategy"] |= {"mode": "literal", "infill": infill}
+    surrogate = "network" if infill == "all" else "cubic"  # interpolants of the same points are all the same
+    given["strategy"] |= {"mode": "literal", "infill": infill, "surrogate": surrogate}
     for each in ("local", engine):
         with pytest.warns(DataWarning, match="it protects nothing"):
             train({**given, "engine": {"name": each, "threads": 1}}, out=tmp_path / each)

@@ -862,7 +862,15 @@ FILE = f"{SUBJECT}.rd.000"
         ),
         (long_names(3000), "cannot be unpacked into"),
     ],
-    ids=["a page", "a long file", "nothing of a file", "a long subject", "a long file within", "too deep", "long names"],
+    ids=[
+        "a page",
+        "a long file",
+        "nothing of a file",
+        "a long subject",
+        "a long file within",
+        "too deep",
+        "long names",
+    ],
 )
 def test_a_download_that_is_no_archive_of_recordings(
     server: tuple[str, Path], cache: Path, content: bytes, message: str

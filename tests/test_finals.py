@@ -258,7 +258,7 @@ def ready(points: list[list[float]], nodes: str, refused: int = 0) -> Finals:
         Reply(Header(0, 7), f"n{i}", payload={"point": torch.tensor([[run[i]] for run in points]).double()})
         for i in range(width)
     )
-    failures = tuple(Reply(Header(0, 7), f"m{i}", Status.REFUSED, "declines") for i in range(refused))
+    failures = tuple(Reply(Header(0, 7), f"m{i}", Status.DECLINED, "declines") for i in range(refused))
     before = Result("point", torch.zeros(len(points), 1))
     finals.tell(PROPOSAL, 7, Round(replies, failures, Traffic({}, {}, {}, {})), before)
     finals.ask(MEASUREMENT, 9, list(nodes))
