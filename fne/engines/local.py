@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, Protocol
 
 from fne import wire
 from fne.engines.memory import read_memory, write_memory
@@ -16,6 +16,47 @@ from fne.registry import Key, register
 from fne.types import Reply, Request, Round, Status, Tensors
 
 
+class Host(Protocol):
+    """What answers for the nodes of an engine: one worker, or several."""
+
+    def answers(self, request: Request, common: wire.Frame, private: Mapping[str, wire.Frame]) -> Iterator[Reply]:
+        """Yield a reply of each addressee in order.
+
+        Args:
+            request: as it is sent; its addressees are there.
+            common, private: its frames, the latter by node.
+        """
+        ...
+
+    def lineage(self) -> dict[str, Any]:
+        """Return what the workers hold of the run's lineage."""
+        ...
+
+    def restore(self, lineage: Mapping[str, Any]) -> None:
+        """Take over what `lineage` returned."""
+        ...
+
+
+class OneWorker:
+    """A worker that hosts all nodes: they share a model, and one pass where they can."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+
+    def answers(self, request: Request, common: wire.Frame, private: Mapping[str, wire.Frame]) -> Iterator[Reply]:
+        """Yield a reply of each addressee; nothing is decoded."""
+        return self._worker.run(request)
+
+    def lineage(self) -> dict[str, Any]:
+        """Return what the worker holds of the run's lineage."""
+        return self._worker.replica.state_dict() if self._worker.replica else {}
+
+    def restore(self, lineage: Mapping[str, Any]) -> None:
+        """Take over what `lineage` returned."""
+        if self._worker.replica:
+            self._worker.replica.load_state_dict(dict(lineage))
+
+
 @register("engine", "local")
 class LocalEngine:
     """One process, one device, all nodes: they share a model and one pass where they can.
@@ -24,6 +65,7 @@ class LocalEngine:
         worker: hosts the nodes; `device` and `threads` were resolved (`resolve_device`) before it was made.
         run: id of the run, stamped on every header.
         folder: of the run, for `save` and `load`; `None` keeps nothing.
+        host: what answers for the nodes; `None`: the worker.
         device, threads, quorum, away, stretch: settings.
     """
 
@@ -32,6 +74,7 @@ class LocalEngine:
         worker: Worker,
         run: str = "run",
         folder: Path | None = None,
+        host: Host | None = None,
         *,
         device: Annotated[Literal["auto", "cpu", "cuda"], Key("where nodes compute")] = "auto",
         threads: Annotated[
@@ -42,6 +85,7 @@ class LocalEngine:
         stretch: Annotated[int, Key("length of the times that a node is there or away", unit="steps", ge=1)] = 5,
     ) -> None:
         self._worker, self._run, self._folder, self._quorum = worker, run, folder, quorum
+        self._host = host or OneWorker(worker)
         self._step = 0
         self._presence = Presence(sorted(worker.nodes), run, away=away, stretch=stretch, least=quorum)
 
@@ -58,14 +102,15 @@ class LocalEngine:
         """
         request = replace(request, header=replace(request.header, run=self._run))
         common, private = wire.request_frames(request)
-        round_ = gather(request, self._replies(request), quorum=self._quorum, common=common, private=private)
+        replies = self._replies(request, common, private)
+        round_ = gather(request, replies, quorum=self._quorum, common=common, private=private)
         self._step = request.header.step + 1
         return round_
 
-    def _replies(self, request: Request) -> Iterator[Reply]:
+    def _replies(self, request: Request, common: wire.Frame, private: Mapping[str, wire.Frame]) -> Iterator[Reply]:
         gone = self._presence.gone(request.header.step, request.nodes)
-        there = tuple(name for name in request.nodes if name not in gone)
-        answers = self._worker.run(replace(request, nodes=there))
+        there = tuple(name for name in request.nodes if name in self._worker.nodes and name not in gone)
+        answers = self._host.answers(replace(request, nodes=there), common, private)
         for name in request.nodes:
             if name in gone:
                 yield Reply(request.header, name, Status.GONE, LEFT)
@@ -79,10 +124,9 @@ class LocalEngine:
 
     # -------------------------------------------------------------------------------------------- memory
     def save(self, step: int) -> None:
-        """Write the nodes' memory and the worker's lineage to `nodes/` of the run folder."""
+        """Write the nodes' memory and the workers' lineage to `nodes/` of the run folder."""
         if self._folder is not None:
-            replica = self._worker.replica.state_dict() if self._worker.replica else {}
-            write_memory(self._folder, step, self._worker.nodes, replica)
+            write_memory(self._folder, step, self._worker.nodes, self._host.lineage())
 
     def load(self, step: int) -> None:
         """Take the nodes' memory back to `step`.
@@ -91,9 +135,7 @@ class LocalEngine:
             CheckpointError: that step is not held.
         """
         assert self._folder is not None
-        replica = read_memory(self._folder, step, self._worker.nodes)
-        if self._worker.replica:
-            self._worker.replica.load_state_dict(replica)
+        self._host.restore(read_memory(self._folder, step, self._worker.nodes))
         self._step = step
 
     def close(self) -> None:
