@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 
 import torch
 
 from fne import wire
 from fne.errors import RunError
-from fne.payloads import Form, expecting, fault, outvoted
+from fne.payloads import Form, expecting, fault, lifeless, outvoted
 from fne.types import AGGREGATE, Header, Reply, Request, Round, Status, Traffic
 
 OWNERS_CHOICE = ("release", "release_front")
@@ -34,7 +35,8 @@ def gather(
 
     Args:
         request: as it was sent.
-        replies: in the order of `request.nodes`, one for each; taken one by one, so that a sum keeps none of them.
+        replies: in the order of `request.nodes`, one for each; taken one by one, so that a sum keeps none of them. Who
+            was not asked, and who answers twice, is not listened to; who does not answer has gone.
         quorum: valid replies that a round needs, of fewer addressees all of them; a node that asks for a snapshot
             counts, since it is there, and so does one whose owner declines.
         common, private: the frames that went out, for the traffic.
@@ -53,17 +55,10 @@ def gather(
     failures: list[Reply] = []
     kept: list[Reply] = []
     per_node: dict[str, dict[str, float]] = {}
+    lifeless_ones: list[tuple[Reply, str]] = []
     folded = RunningSum(request.header) if request.reduce == "sum" else None
-    for reply in replies:
-        frame = wire.reply_frame(reply)
-        up[reply.node], payload_up[reply.node] = frame.encoded, frame.payload
-        if reply.status is not Status.OK:
-            failures.append(reply)
-            continue
-        wrong = "" if request.expected is None else fault(reply.payload, request.expected(reply.node))
-        if wrong:
-            failures.append(failed(reply, wrong))
-            continue
+
+    def take(reply: Reply) -> None:
         per_node[reply.node] = {
             name: float(value) for name, value in reply.payload.items() if name in SHOWN and value.numel() == 1
         }
@@ -71,6 +66,33 @@ def gather(
             kept.append(reply)
         else:
             folded.add(reply)
+
+    for reply in _asked_for(request, replies):
+        silent = reply.status is Status.GONE
+        frame = wire.reply_frame(reply)
+        up[reply.node], payload_up[reply.node] = (0, 0) if silent else (frame.encoded, frame.payload)
+        if reply.header != request.header:
+            told = reply.header
+            other = f"answers another request: step {told.step}, attempt {told.attempt} of run {told.run!r}"
+            failures.append(failed(reply, other))
+            continue
+        if reply.status is not Status.OK:
+            failures.append(reply)
+            continue
+        expected = {} if request.expected is None else request.expected(reply.node)
+        wrong = fault(reply.payload, expected) if request.expected is not None else ""
+        if wrong:
+            failures.append(failed(reply, wrong))
+        elif name := lifeless(reply.payload, expected):
+            lifeless_ones.append((reply, name))
+        else:
+            take(reply)
+    sound = bool(per_node)
+    for reply, name in lifeless_ones:
+        if sound:  # others have finite values: it is the node, and not what is evaluated
+            failures.append(failed(reply, f"answers no finite value as {name!r}, and other nodes do"))
+        else:
+            take(reply)
     for odd in folded.outvoted() if folded is not None else ():
         failures.append(odd)
         del per_node[odd.node]
@@ -86,9 +108,20 @@ def gather(
     return Round(answers, tuple(failures), traffic, per_node)
 
 
+def _asked_for(request: Request, replies: Iterable[Reply]) -> Iterator[Reply]:
+    """Yield a reply of each addressee, in whatever order they come: no other one's, no second one, a missing one."""
+    awaited = dict.fromkeys(request.nodes)
+    for reply in replies:
+        if reply.node in awaited:
+            del awaited[reply.node]
+            yield reply
+    for node in awaited:
+        yield Reply(request.header, node, Status.GONE, "no answer")
+
+
 def failed(reply: Reply, reason: str) -> Reply:
     """Return the failure of a node whose reply cannot be used."""
-    return Reply(reply.header, reply.node, Status.FAILED, reason)
+    return replace(reply, status=Status.FAILED, reason=reason, payload={})
 
 
 def _reasons(failures: list[Reply]) -> str:

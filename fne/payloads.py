@@ -41,6 +41,8 @@ class Entry:
         shape: sizes; `None` where the request does not imply the size.
         least, most: bounds of every element, both included; NaN is within no bounds.
         optional: whether the entry may be left out.
+        finite: whether every element must be a finite number (`all`), or at least one where any other node has one
+            (`some`), as of losses of many individuals.
     """
 
     kind: Kind
@@ -48,6 +50,7 @@ class Entry:
     least: float | None = None
     most: float | None = None
     optional: bool = False
+    finite: Literal["", "some", "all"] = ""
 
     def __str__(self) -> str:
         sizes = ", ".join("n" if size is None else str(size) for size in self.shape)
@@ -79,10 +82,21 @@ def fault(payload: Tensors, expected: Payload) -> str:
         entry = expected[name]
         if entry.kind == "bytes" and value.dtype != torch.uint8:
             return f"answers {name!r} as {value.dtype}, must be {entry}"
+        if entry.finite == "all" and not bool(value.isfinite().all()):
+            return f"answers {name!r} with {int((~value.isfinite()).sum())} values that are not finite"
         for bound, beyond, word in ((entry.least, value.lt, "at least"), (entry.most, value.gt, "at most")):
             outside = beyond(bound) | value.isnan() if bound is not None else None
             if outside is not None and bool(outside.any()):
                 return f"answers {name!r} = {value[outside][0].item():g}, must be {word} {bound:g}"
+    return ""
+
+
+def lifeless(payload: Tensors, expected: Payload) -> str:
+    """Return the entry of which some values must be finite and none is, or nothing."""
+    for name, entry in expected.items():
+        value = payload.get(name)
+        if entry.finite == "some" and value is not None and value.numel() and not bool(value.isfinite().any()):
+            return name
     return ""
 
 

@@ -33,7 +33,8 @@ REDUCED = "reduced"
 def fitness_payload(request: Request, node: str) -> Payload:
     """Return what `fitness` yields: losses summed over the samples, and the number of samples."""
     outputs = None if request.options.get("per_output") else 1
-    return {"loss": Entry("float", (individuals(request.addressed(node)), outputs)), "samples": COUNT}
+    loss = Entry("float", (individuals(request.addressed(node)), outputs), finite="some")
+    return {"loss": loss, "samples": COUNT}
 
 
 @register("task", "fitness", payload=fitness_payload)
@@ -219,13 +220,13 @@ def train_payload(request: Request, node: str) -> Payload:
         name: Entry("float" if value.is_floating_point() else "int", tuple(value.shape))
         for name, value in given.items() if name.startswith(BUFFER)
     }  # fmt: skip
-    delta = Entry("float", tuple(given["parameters"].shape))
-    return {"delta": delta, **buffers, "loss": Entry("float", (1,)), "samples": COUNT}
+    delta = Entry("float", tuple(given["parameters"].shape), finite="all")
+    return {"delta": delta, **buffers, "loss": Entry("float", (1,), finite="some"), "samples": COUNT}
 
 
 def private_payload(request: Request, node: str) -> Payload:
     """Return what private trainings yield: the change of the parameters, and that one node has taken part."""
-    delta = Entry("float", tuple(request.addressed(node)["parameters"].shape))
+    delta = Entry("float", tuple(request.addressed(node)["parameters"].shape), finite="all")
     return {"delta": delta, "clients": Entry("int", (1,), least=1, most=1)}
 
 

@@ -512,15 +512,11 @@ def test_where_all_are_broken_the_run_ends_with_advice(
 
 @pytest.mark.parametrize("uplink", ["fitness", "levels", "ranks", "sign"])
 def test_a_node_where_all_are_broken(laboratory: Build, clouds: Clouds, uplink: str) -> None:
-    """Where nodes rank it fails by name and the others go on; in a sum of losses its NaNs are everywhere."""
+    """The node fails by name and the others go on, where nodes rank and where losses are added up."""
     nodes = clouds(9, 5, 14)
     nodes["n1"] = Samples(nodes["n1"].x * torch.nan, nodes["n1"].y)
     lab = laboratory(linear, nodes)
     strategy = make("es", lab.task, uplink=uplink, subset_size=3)
-    if uplink == "fitness":
-        with pytest.raises(RunError, match=ALL_BROKEN):
-            step(strategy, lab)
-        return
     round_ = lab.engine.send(strategy.ask(NODES))
     assert [failure.node for failure in round_.failures] == ["n1"]
     assert strategy.tell(round_)["nonfinite"] == 0
