@@ -159,7 +159,7 @@ def test_without_the_defences_the_attacks_succeed(go: Go, monkeypatch: pytest.Mo
     """One NaN of one node ends FedAvg for good, and a generation of `es`."""
     monkeypatch.setattr(gathering, "fault", lambda payload, expected: "")
     monkeypatch.setattr(gathering, "lifeless", lambda payload, expected: "")
-    with pytest.raises(RunError, match="step 1: 0 of 4 nodes answered.*n0 and 3 more: training diverged"):
+    with pytest.raises(RunError, match=r"step 1: 0 of 4 nodes answered.*n0 and 3 more: training diverged"):
         go("fedavg", spoilt(math.nan))  # and the others are blamed
-    with pytest.raises(RunError, match="no candidate has a finite loss|non-finite"):
+    with pytest.raises(RunError, match=r"no candidate has a finite loss|non-finite"):
         go("es", spoilt(math.nan))
