@@ -34,6 +34,10 @@ def runs_of(node: Node, request: Request) -> Tensor:
     return torch.arange(len(request.common["points"])) if runs is None else runs
 
 
+CUBE = (-1 - 1e-9, 1 + 1e-9)
+"""Bounds of a coordinate of a point, up to rounding."""
+
+
 def as_words(values: Tensor, what: str, parties: int, remedy: str) -> Tensor:
     """Return values as words of the ring, int64 of the same shape: their sum is the same whether it is secure or not.
 

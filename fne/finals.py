@@ -20,7 +20,7 @@ stands for no point.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import torch
@@ -28,7 +28,7 @@ from torch import Tensor
 
 from fne.evolution.indicators import non_dominated
 from fne.evolution.real_coded import take
-from fne.releasing import ReleaseWarning, declined, fronts, of_usual_size, release_request
+from fne.releasing import ReleaseWarning, declined, fronts, release_request
 from fne.types import Metrics, Request, Result, Round, Status
 from fne.value_search import Arithmetic, means_of, value_request
 
@@ -42,15 +42,24 @@ class Finals:
 
     Args:
         kind: whether the runs yield a point each or a front each.
-        seed, runs: of the first run, and how many there are side by side.
+        seed: of the first run.
+        sizes: the numbers of `runs` side by side, of `variables` and of `objectives`.
         most: largest number of finalists of a run.
         arithmetic: how values are added, see `fne.queries.measure_task`.
     """
 
     def __init__(
-        self, kind: Literal["point", "front"], *, seed: int, runs: int, most: int, arithmetic: Arithmetic = "float"
+        self,
+        kind: Literal["point", "front"],
+        *,
+        seed: int,
+        sizes: Mapping[str, int],
+        most: int,
+        arithmetic: Arithmetic = "float",
     ) -> None:
+        runs = sizes["runs"]
         self._kind, self._seed, self._runs, self._most, self._arithmetic = kind, seed, runs, most, arithmetic
+        self._sizes = dict(sizes)
         self._points = torch.zeros(runs, 0, 0, dtype=torch.float64)
         self._declined = self._asked = 0
         self.over = False
@@ -64,10 +73,11 @@ class Finals:
         self._asked = len(nodes)
         if place == PROPOSAL:
             task = "release" if self._kind == "point" else "release_front"
-            return release_request(self._seed, step, nodes, task, values=False)
+            return release_request(self._seed, step, nodes, task, sizes=self._sizes, values=False)
         return value_request(
-            self._seed, step, self._points, [nodes] * self._runs, recall=place == RECALL, arithmetic=self._arithmetic
-        )
+            self._seed, step, self._points, [nodes] * self._runs, recall=place == RECALL, arithmetic=self._arithmetic,
+            objectives=self._sizes["objectives"],
+        )  # fmt: skip
 
     # ------------------------------------------------------------------------------------------------ tell
     def tell(self, place: int, step: int, round_: Round, before: Result) -> Result:
@@ -92,7 +102,7 @@ class Finals:
         """Keep the different points that owners propose, in the order of the nodes."""
         self._declined = sum(failure.status is Status.DECLINED for failure in round_.failures)
         name = "point" if self._kind == "point" else "points"
-        told = [reply.payload[name].double() for reply in of_usual_size(round_, name)]
+        told = [reply.payload[name].double() for reply in round_.replies]
         if not told:
             self.over = True
             return declined(round_, before)

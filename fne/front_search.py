@@ -108,10 +108,11 @@ class FrontSearch:
                 for g in draws(seed, runs, "server")
             ])  # fmt: skip
             self._network = {"weights": u[..., :-1], "bias": u[..., -1]}
+        self._sizes = {"runs": runs, "variables": d, "objectives": task.objectives}
         self._finals: Finals | None = None
         if release and finalists and task.nodes > 1:  # one node alone has nobody to agree with
             words: Literal["fixed", "float"] = "fixed" if arithmetic == "fixed" else "float"
-            self._finals = Finals("front", seed=seed, runs=runs, most=finalists, arithmetic=words)
+            self._finals = Finals("front", seed=seed, sizes=self._sizes, most=finalists, arithmetic=words)
         self.publishes = publish
         self._turn = self._measured = 0
         self._lost: list[str] = []
@@ -154,7 +155,7 @@ class FrontSearch:
         if round_ == self._rounds and self._finals:
             return self._finals.ask(generation, self.step, nodes)
         if round_ == self._rounds:
-            return release_request(self.seed, self.step, nodes, "release_front")
+            return release_request(self.seed, self.step, nodes, "release_front", sizes=self._sizes)
         members = self._members(nodes)
         if set(nodes) <= set(self._lost):
             raise RunError(f"step {self.step}: no node is left that takes part in round {round_ + 1}")
@@ -167,7 +168,7 @@ class FrontSearch:
         common = {"candidates": self._candidates(generation).float(), **self._network}
         return Request(
             Header(self.seed, self.step), "front_predict", tuple(taking), common, private, options,
-            reduce="none" if self._masking else "sum", relay=self._relay(members, generation),
+            reduce="none" if self._masking else "sum", relay=self._relay(members, generation), sizes=self._sizes,
         )  # fmt: skip
 
     def _fit_request(self, nodes: Sequence[str]) -> Request:
@@ -295,10 +296,7 @@ class FrontSearch:
             return {}
         if generation == self._generations:
             if self.publishes:
-                chosen = [reply.payload["points"] for reply in round_.replies]
-                if any(points.shape[-1] != len(self._space) for points in chosen):
-                    return {}  # of another cube: nothing is measured in the round
-                self._asked = _stacked(chosen, led)
+                self._asked = _stacked([reply.payload["points"] for reply in round_.replies], led)
             self._measured += not self.publishes
             return {}
         candidates = self._sent[1].double()

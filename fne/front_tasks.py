@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from fne import randomness
-from fne.archive import as_words, held, measure_asked, objective_of, runs_of
+from fne.archive import CUBE, as_words, held, measure_asked, objective_of, runs_of
 from fne.errors import RunError
 from fne.evolution import rvea
 from fne.evolution.real_coded import take
@@ -61,10 +61,11 @@ def fit_payload(request: Request, node: str) -> Payload:
     if request.options["surrogate"] == "network":
         kind: PayloadKind = "int" if request.options["arithmetic"] == "fixed" else "float"
         objectives, centres = request.common["weights"].shape[1:]
-        told |= {
-            "centres": Entry(kind, (runs, centres, variables)), "widths": Entry(kind, (runs, centres)),
-            "weights": Entry(kind, (runs, objectives, centres)), "bias": Entry(kind, (runs, objectives)),
+        sizes = {
+            "centres": (runs, centres, variables), "widths": (runs, centres),
+            "weights": (runs, objectives, centres), "bias": (runs, objectives),
         }  # fmt: skip
+        told |= {name: Entry(kind, size, finite="all") for name, size in sizes.items()}
     return told
 
 
@@ -119,11 +120,12 @@ def fit_task(
 
 def predict_payload(request: Request, node: str) -> Payload:
     """Return what `front_predict` yields: predictions and their squares, and which runs they are of."""
-    size = *request.common["candidates"].shape[:2], None
+    size = *request.common["candidates"].shape[:2], "objectives"
     if request.options["arithmetic"] == "masked":
-        return {"masked": Entry("float", size)}
+        return {"masked": Entry("float", size, finite="all")}
     kind: PayloadKind = "int" if request.options["arithmetic"] == "fixed" else "float"
-    return {"first": Entry(kind, size), "second": Entry(kind, size), "count": Entry("int", size[:1], least=0, most=1)}
+    sums = {name: Entry(kind, size, finite="all") for name in ("first", "second")}
+    return {**sums, "count": Entry("int", size[:1], least=0, most=1)}
 
 
 @register("task", "front_predict", payload=predict_payload)
@@ -212,7 +214,8 @@ def select_payload(request: Request, node: str) -> Payload:
     runs, candidates, objectives = predictions.shape
     runs = len(given["runs"]) if "runs" in given else runs
     if request.options["points"]:
-        chosen = Entry("float", (runs, int(request.options["points"]), None))
+        size = (runs, int(request.options["points"]), "variables")
+        chosen = Entry("float", size, *CUBE, nan=True)
         return {"points": chosen} if request.options["publish"] else {}
     places = len(_even_vectors(objectives, int(request.options["population"])))
     known = candidates if request.options["fresh"] else places + candidates

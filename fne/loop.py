@@ -29,7 +29,8 @@ def _observe(metrics: Metrics, strategy: Strategy, nodes: int, round_: Round, se
     """Add what the loop knows to the strategy's metrics; bytes of the step as totals over its nodes and maxima."""
     traffic = round_.traffic
     metrics["step"], metrics["_nodes"] = strategy.step, nodes
-    metrics["failures"] = {failure.node: failure.reason for failure in round_.failures}
+    found = metrics.setdefault("_failed", {})  # what only the strategy could see
+    metrics["failures"] = {failure.node: failure.reason for failure in round_.failures} | found
     for name, sizes in (
         ("bytes_down", traffic.encoded_down),
         ("bytes_up", traffic.encoded_up),

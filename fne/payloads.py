@@ -18,7 +18,7 @@ from __future__ import annotations
 import functools
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -38,19 +38,26 @@ class Entry:
 
     Args:
         kind: of its elements; how wide they are is the node's choice.
-        shape: sizes; `None` where the request does not imply the size.
+        shape: sizes; `None` where the request does not imply the size. A name stands for a size that the strategy knows
+            (`Request.sizes`), or at least for the same size wherever it occurs in the payload.
         least, most: bounds of every element, both included; NaN is within no bounds.
+        nan: whether NaN is allowed where there are bounds, in the place of a number that is not there.
         optional: whether the entry may be left out.
         finite: whether every element must be a finite number (`all`), or at least one where any other node has one
             (`some`), as of losses of many individuals.
     """
 
     kind: Kind
-    shape: tuple[int | None, ...]
+    shape: tuple[int | str | None, ...]
     least: float | None = None
     most: float | None = None
     optional: bool = False
+    nan: bool = False
     finite: Literal["", "some", "all"] = ""
+
+    def bound(self, sizes: Mapping[str, int]) -> Entry:
+        """Return the entry with numbers in the place of those names that have one."""
+        return replace(self, shape=tuple(sizes.get(s, s) if isinstance(s, str) else s for s in self.shape))
 
     def __str__(self) -> str:
         sizes = ", ".join("n" if size is None else str(size) for size in self.shape)
@@ -70,7 +77,12 @@ def expecting(request: Request) -> Request:
         declared = registry.traits("task", request.task).get("payload")
     except FneError:  # the nodes refuse the task by name
         return request
-    return request if declared is None else replace(request, expected=functools.partial(declared, request))
+    return request if declared is None else replace(request, expected=functools.partial(_sized, declared, request))
+
+
+def _sized(declared: Callable[[Request, str], Payload], request: Request, node: str) -> Payload:
+    """Return what a task declares of a node's reply, with the sizes that the strategy knows."""
+    return {name: entry.bound(request.sizes) for name, entry in declared(request, node).items()}
 
 
 def fault(payload: Tensors, expected: Payload) -> str:
@@ -85,7 +97,7 @@ def fault(payload: Tensors, expected: Payload) -> str:
         if entry.finite == "all" and not bool(value.isfinite().all()):
             return f"answers {name!r} with {int((~value.isfinite()).sum())} values that are not finite"
         for bound, beyond, word in ((entry.least, value.lt, "at least"), (entry.most, value.gt, "at most")):
-            outside = beyond(bound) | value.isnan() if bound is not None else None
+            outside = beyond(bound) | (value.isnan() & (not entry.nan)) if bound is not None else None
             if outside is not None and bool(outside.any()):
                 return f"answers {name!r} = {value[outside][0].item():g}, must be {word} {bound:g}"
     return ""
@@ -130,14 +142,20 @@ class Form:
     def fault(self, expected: Payload) -> str:
         """Return what about the form does not fit a declared payload, or nothing."""
         found = {name: (is_float, shape) for name, is_float, shape in self.entries}
+        sizes: dict[str, int] = {}
         for name, entry in expected.items():
             if name not in found:
                 if not entry.optional:
                     return f"answers no {name!r}, must be {entry}"
                 continue
             is_float, shape = found[name]
-            if is_float != (entry.kind == "float") or not _fits(shape, entry.shape):
-                return f"answers {name!r} as {_described(self, name)}, must be {entry}"
+            wanted = entry.bound(sizes)
+            fits = len(shape) == len(wanted.shape) and all(
+                isinstance(w, str | None) or w == f for f, w in zip(shape, wanted.shape, strict=True)
+            )
+            if is_float != (entry.kind == "float") or not fits:
+                return f"answers {name!r} as {_described(self, name)}, must be {wanted}"
+            sizes |= {w: f for f, w in zip(shape, wanted.shape, strict=True) if isinstance(w, str)}
         extra = sorted(found.keys() - expected.keys())
         return f"answers {extra[0]!r}, which was not asked for" if extra else ""
 
@@ -161,10 +179,6 @@ def outvoted(forms: Mapping[str, Form]) -> dict[str, str]:
                 f"{_described(usual, name)}: a sum needs the same entries and shapes of all nodes"
             )
     return reasons
-
-
-def _fits(found: tuple[int, ...], wanted: tuple[int | None, ...]) -> bool:
-    return len(found) == len(wanted) and all(w is None or w == f for f, w in zip(found, wanted, strict=True))
 
 
 def _described(form: Form, name: str) -> str:

@@ -26,7 +26,7 @@ def measure_payload(request: Request, node: str) -> Payload:
     """Return what `measure` yields: values, and where there are any."""
     size = tuple(request.common["points"].shape[:2])
     kind: Kind = "int" if request.options.get("arithmetic") == "fixed" else "float"
-    return {"value": Entry(kind, (*size, None)), "count": Entry("int", size, least=0, most=1)}
+    return {"value": Entry(kind, (*size, "objectives"), finite="all"), "count": Entry("int", size, least=0, most=1)}
 
 
 @register("task", "measure", payload=measure_payload)
@@ -73,8 +73,8 @@ def surrogate_payload(request: Request, node: str) -> Payload:
     told = {"samples": Entry("int", (runs,), least=0)}
     if runs:
         size = runs, int(request.options["centres"])
-        told |= {"widths": Entry("float", size), "weights": Entry("float", size), "bias": Entry("float", (runs,)),
-                 "centres": Entry("float", (*size, points.shape[-1]))}  # fmt: skip
+        sizes = {"widths": size, "weights": size, "bias": (runs,), "centres": (*size, points.shape[-1])}
+        told |= {name: Entry("float", size, finite="all") for name, size in sizes.items()}
     return told
 
 

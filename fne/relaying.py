@@ -51,7 +51,9 @@ class Relaying:
             return first
         result, odd = _result(request, first.replies)
         common = {GIVEN + name: value for name, value in result.items()}
-        passed = Request(request.header, relay.task, relay.nodes, common, relay.private, relay.options)
+        passed = Request(
+            request.header, relay.task, relay.nodes, common, relay.private, relay.options, sizes=request.sizes
+        )
         second = ask_few(self._engine, passed)
         bill = Bill()
         bill.add(first.traffic)

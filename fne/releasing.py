@@ -9,20 +9,19 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from fne.archive import MEASURED, POINTS, objective_of
+from fne.archive import CUBE, MEASURED, POINTS, objective_of
 from fne.errors import DataWarning, RunError
 from fne.evolution.indicators import front_of
 from fne.node import DeclinedError, Node, Worker
 from fne.payloads import Entry, Payload
 from fne.registry import Key, register
-from fne.types import Header, Reply, Request, Result, Round, Scalar, Tensors
+from fne.types import Header, Request, Result, Round, Scalar, Tensors
 
 
 def check_release(node: Node) -> None:
@@ -41,14 +40,15 @@ def check_release(node: Node) -> None:
 # ------------------------------------------------------------------------------------------------ nodes
 def release_payload(request: Request, node: str) -> Payload:
     """Return what `release` yields: a point of each run, and its value if that is wanted."""
-    value = {"value": Entry("float", (None,))} if request.options.get("values", True) else {}
-    return {"point": Entry("float", (None, None)), **value}
+    told = {"point": Entry("float", ("runs", "variables"), *CUBE, nan=True)}
+    return told | ({"value": Entry("float", ("runs",))} if request.options.get("values", True) else {})
 
 
 def release_front_payload(request: Request, node: str) -> Payload:
     """Return what `release_front` yields: points of each run, and their values if those are wanted."""
-    names = ("points", "values") if request.options.get("values", True) else ("points",)
-    return {name: Entry("float", (None, None, None)) for name in names}
+    told = {"points": Entry("float", ("runs", "points", "variables"), *CUBE, nan=True)}
+    values = {"values": Entry("float", ("runs", "points", "objectives"))}
+    return told | (values if request.options.get("values", True) else {})
 
 
 @register("task", "release", payload=release_payload)
@@ -95,21 +95,18 @@ def release_front_task(
 
 # ------------------------------------------------------------------------------------------------ server
 def release_request(
-    seed: int, step: int, nodes: Sequence[str], task: str = "release", *, values: bool = True
+    seed: int, step: int, nodes: Sequence[str], task: str = "release", *, sizes: Mapping[str, int], values: bool = True
 ) -> Request:
-    """Return the request by which each node tells the best that it knows, by one of the tasks above."""
-    options: dict[str, Scalar] = {} if values else {"values": False}
-    return Request(Header(seed, step), task, tuple(nodes), options=options)
+    """Return the request by which each node tells the best that it knows, by one of the tasks above.
 
-
-def of_usual_size(round_: Round, name: str) -> list[Reply]:
-    """Return the replies whose points `name` are of as many runs and variables as those of most nodes.
-
-    A request for a release does not imply these numbers, so a node that tells points of another space shows only here.
+    Args:
+        seed, step, nodes: of the run, and who is asked.
+        task: `release` or `release_front`.
+        sizes: the numbers of `runs`, `variables` and `objectives`.
+        values: whether the values are told besides.
     """
-    sizes = [(len(reply.payload[name]), reply.payload[name].shape[-1]) for reply in round_.replies]
-    usual = Counter(sizes).most_common(1)
-    return [reply for reply, size in zip(round_.replies, sizes, strict=True) if size == usual[0][0]]
+    options: dict[str, Scalar] = {} if values else {"values": False}
+    return Request(Header(seed, step), task, tuple(nodes), options=options, sizes=sizes)
 
 
 class ReleaseWarning(DataWarning):
@@ -118,11 +115,10 @@ class ReleaseWarning(DataWarning):
 
 def released(round_: Round, before: Result) -> Result:
     """Return the best of what nodes told, for each run; where none did what was known `before`, and say so."""
-    replies = of_usual_size(round_, "point")
-    if not replies:
+    if not round_.replies:
         return declined(round_, before)
-    points = torch.stack([reply.payload["point"] for reply in replies])
-    values = torch.stack([reply.payload["value"] for reply in replies])
+    points = torch.stack([reply.payload["point"] for reply in round_.replies])
+    values = torch.stack([reply.payload["value"] for reply in round_.replies])
     least, node = torch.where(values.isfinite(), values, torch.inf).min(dim=0)
     best = points[node, torch.arange(len(node))]
     return Result("point", best, values=torch.where(least < math.inf, least, torch.nan))
@@ -135,10 +131,9 @@ def released_fronts(round_: Round, before: Result) -> Result:
         round_: of the task `release_front`.
         before: what is known where all decline.
     """
-    replies = of_usual_size(round_, "points")
-    if not replies:
+    if not round_.replies:
         return declined(round_, before)
-    together = (torch.cat([reply.payload[name] for reply in replies], dim=1) for name in ("points", "values"))
+    together = (torch.cat([reply.payload[name] for reply in round_.replies], dim=1) for name in ("points", "values"))
     points, values = fronts(*together)
     return Result("front", points, values=values)
 

@@ -12,9 +12,9 @@ what is left, and returns what that node says of the sum.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -58,6 +58,12 @@ from fne.types import (
     Strategy,
     Tensors,
 )
+
+T = TypeVar("T")
+
+
+class _FormError(RunError):
+    """A reply to another request, or with an entry that is not of the form that its request implies."""
 
 
 class SecureEngine:
@@ -125,20 +131,21 @@ class SecureEngine:
         """Let all nodes agree on keys: each gets the same list, and knows that the others got it."""
         first = self._phase(Request(header, "secure_keys", self.nodes))
         self._run = first.replies[0].header.run if first.replies else ""
-        told = {r.node: [self._text(r, header, n, size) for n, size in _ENTRY.items()] for r in first.replies}
+        told, odd = self._each(first.replies, lambda r: [self._text(r, header, n, size) for n, size in _ENTRY.items()])
         names = sorted(told)
         table = {name: rows([told[n][i] for n in names]) for i, name in enumerate((KEYS, SIGNATURES))}
         options: dict[str, Scalar] = {"names": json.dumps(names)}
         second = self._phase(Request(header, "secure_peers", tuple(names), table, options=options))
         self._names = tuple(names)
-        echoes = {
-            self._place(r.node): self._text(r, header, "echo", keys.SIGNATURE_BYTES)
-            for r in sorted(second.replies, key=lambda reply: reply.node)
+        echoes, mute = self._each(second.replies, lambda r: self._text(r, header, "echo", keys.SIGNATURE_BYTES))
+        agreed = sorted(echoes)
+        common = {
+            MEMBERS: _places([self._place(name) for name in agreed]),
+            ECHOES: rows([echoes[name] for name in agreed]),
         }
-        members = _places(echoes)
-        common = {MEMBERS: members, ECHOES: rows(list(echoes.values()))}
-        third = self._phase(Request(header, "secure_confirm", tuple(self._names[p] for p in echoes), common))
-        self._left_out = {failure.node: failure for round_ in (first, second, third) for failure in round_.failures}
+        third = self._phase(Request(header, "secure_confirm", tuple(agreed), common))
+        failures = [*first.failures, *odd, *second.failures, *mute, *third.failures]
+        self._left_out = {failure.node: failure for failure in failures}
         self._agreed = True
 
     # ------------------------------------------------------------------------------------------------ a sum
@@ -160,18 +167,20 @@ class SecureEngine:
         form, odd = self._usual_form(request, asked.replies, header)
         failures += odd
         left_out = {failure.node for failure in odd}
-        offers = {self._place(reply.node): reply for reply in asked.replies if reply.node not in left_out}
-        participants = sorted(offers)
         receiver = self._place(opener) if opener else None
-        if receiver is not None and receiver not in offers:
+        usual = [reply for reply in asked.replies if reply.node not in left_out]
+        told, odd = self._each(usual, lambda reply: self._offer(reply, header, members, receiver))
+        failures += odd
+        read = {self._place(name): offer for name, offer in told.items()}
+        participants = sorted(read)
+        if receiver is not None and receiver not in read:
             return self._without(failures)
         self._check(len(participants), enough(len(members)), tag, failures)
-        read = {place: self._offer(reply, header, members, receiver) for place, reply in offers.items()}
         sealed = self._sealed(members, read)
         own = {opener: {PARTICIPANTS: _places(participants), **sealed.pop(opener)}} if opener else {}
-        told: dict[str, Scalar] = {"task": request.task}
+        options: dict[str, Scalar] = {"task": request.task}
         common = {MEMBERS: _places(participants)}
-        added = self._phase(Request(header, "secure_vector", tuple(sealed), common, sealed, told, reduce="sum"))
+        added = self._phase(Request(header, "secure_vector", tuple(sealed), common, sealed, options, reduce="sum"))
         failures += added.failures
         gone = {failure.node for failure in added.failures}
         survivors = [place for place in participants if self._names[place] not in gone]
@@ -179,15 +188,15 @@ class SecureEngine:
         apart = 0 if receiver is None else 1
         total = self._total(added, tag, vector_words(form, len(members)) + apart * CHECKS, len(survivors) - apart)
         names = tuple(self._names[place] for place in survivors)
-        helped = self._phase(Request(header, "secure_shares", names, {MEMBERS: _places(survivors)}, own, told))
-        silent = [failure for failure in helped.failures if failure.node == opener]
-        if silent:
-            return self._without([*failures, *silent])
-        answers = {
-            self._place(reply.node): self._texts(reply, header, "shares", len(participants) - apart, SHARE_BYTES)
-            for reply in helped.replies
-        }
-        self._check(len(answers), threshold(len(members)), tag, helped.failures)
+        helped = self._phase(Request(header, "secure_shares", names, {MEMBERS: _places(survivors)}, own, options))
+        count = len(participants) - apart
+        shares, odd = self._each(helped.replies, lambda reply: self._texts(reply, header, "shares", count, SHARE_BYTES))
+        silent = [*helped.failures, *odd]
+        failures += silent
+        if any(failure.node == opener for failure in silent):
+            return self._without(failures)
+        answers = {self._place(name): texts for name, texts in shares.items()}
+        self._check(len(answers), threshold(len(members)), tag, silent)
         words = opened(tag, self._names, read, members, total.numpy().view("uint64"), survivors, answers, receiver)
         if request.relay is not None:
             return self._passed_on(request, header, words, form, failures, len(survivors))
@@ -218,11 +227,14 @@ class SecureEngine:
         if not done.replies:
             return self._without([*failures, *done.failures])
         (reply,) = done.replies
-        self._check_header(reply, header)
+        try:
+            self._check_header(reply, header)
+        except _FormError as error:
+            return self._without([*failures, failed(reply, str(error))])
         payload = dict(reply.payload)
         clipped = payload.pop(CLIPPED, None)
         given = {GIVEN + name: torch.empty(shape, device="meta") for name, _, shape in form.entries}
-        work = expecting(Request(header, relay.task, nodes, given, private, relay.options))
+        work = expecting(Request(header, relay.task, nodes, given, private, relay.options, sizes=request.sizes))
         wrong = "" if work.expected is None else fault(payload, work.expected(reply.node))
         if wrong:
             return self._without([*failures, failed(reply, wrong)])
@@ -264,10 +276,9 @@ class SecureEngine:
         forms: dict[str, Form] = {}
         reasons: dict[str, str] = {}
         for reply in replies:
-            raw = self._text(reply, header, "form")
             try:
-                form = Form.from_bytes(raw)
-            except ValueError as error:
+                form = Form.from_bytes(self._text(reply, header, "form"))
+            except ValueError as error:  # of the text, or of the entry that holds it
                 reasons[reply.node] = str(error)
                 continue
             wrong = "" if request.expected is None else form.fault(request.expected(reply.node))
@@ -278,6 +289,17 @@ class SecureEngine:
         reasons |= outvoted(forms)
         usual = next((form for node, form in forms.items() if node not in reasons), Form(()))
         return usual, [failed(reply, reasons[reply.node]) for reply in replies if reply.node in reasons]
+
+    def _each(self, replies: Sequence[Reply], read: Callable[[Reply], T]) -> tuple[dict[str, T], list[Reply]]:
+        """Return what each reply holds by its node, and a failure of each that has another form."""
+        found: dict[str, T] = {}
+        odd = []
+        for reply in replies:
+            try:
+                found[reply.node] = read(reply)
+            except _FormError as error:
+                odd.append(failed(reply, str(error)))
+        return found, odd
 
     def _offer(self, reply: Reply, header: Header, members: Sequence[int], receiver: int | None) -> Offer:
         sealed = self._texts(reply, header, "sealed", len(members) - 1, SEALED_BYTES)
@@ -312,13 +334,13 @@ class SecureEngine:
         if value is None or not right or length not in (-1, value.shape[1]):
             found = "nothing" if value is None else f"{value.dtype} {list(value.shape)}"
             must = f"uint8 [{count}{'' if length < 0 else f', {length}'}]"
-            raise RunError(f"{reply.node} answers {found} as {name!r}, must be {must}")
+            raise _FormError(f"{reply.node} answers {found} as {name!r}, must be {must}")
         return texts_of(value)
 
     def _check_header(self, reply: Reply, header: Header) -> None:
         if reply.header != replace(header, run=self._run):
-            raise RunError(f"{reply.node} answers another request than this one: step {reply.header.step}, "
-                           f"attempt {reply.header.attempt} of run {reply.header.run!r}")  # fmt: skip
+            raise _FormError(f"{reply.node} answers another request than this one: step {reply.header.step}, "
+                             f"attempt {reply.header.attempt} of run {reply.header.run!r}")  # fmt: skip
 
     def _check(self, found: int, least: int, tag: Tag, failures: Sequence[Reply]) -> None:
         """Raise `RunError` where too few nodes are left, with the reasons of those that are not there."""

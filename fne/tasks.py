@@ -103,7 +103,7 @@ def ranking_payload(request: Request, node: str) -> Payload:
     size = individuals(request.addressed(node))
     most = None if size is None else 2.0 * (size - 1)
     told: dict[str, dict[str, Entry]] = {
-        "levels": {"levels": Entry("int", (size,), least=0), "ends": Entry("float", (2,))},
+        "levels": {"levels": Entry("int", (size,), least=0), "ends": Entry("float", (2,), finite="all")},
         "ranks": {"ranks": Entry("int", (size,), least=0, most=most)},
         "sign": {"signs": Entry("bytes", (None if size is None else math.ceil(size / 16),))},
     }
@@ -217,7 +217,7 @@ def train_payload(request: Request, node: str) -> Payload:
     """Return what `train` yields: the change of the parameters, the buffers, the loss and the number of samples."""
     given = request.addressed(node)
     buffers = {
-        name: Entry("float" if value.is_floating_point() else "int", tuple(value.shape))
+        name: Entry("float" if value.is_floating_point() else "int", tuple(value.shape), finite="all")
         for name, value in given.items() if name.startswith(BUFFER)
     }  # fmt: skip
     delta = Entry("float", tuple(given["parameters"].shape), finite="all")

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from fne.errors import RunError, SettingError
+from fne.errors import FneError, RunError, SettingError
 from fne.evolution.fitness import check_loss
 from fne.evolution.genome import refuse_buffers
 from fne.evolution.indicators import hypervolume, non_dominated, require_moocore
@@ -173,14 +173,15 @@ class Tradeoffs:
         if not round_.replies:
             raise RunError(f"step {self.step}: none of the nodes that take part has answered")
         first_round = self.step % self._rounds == 0
-        lost = torch.stack([reply.payload["diverged"] for reply in round_.replies]).bool().any(dim=0)
+        sent, damaged = self._average(round_)
+        told = [reply.payload["diverged"] for reply in round_.replies if reply.node not in damaged]
+        lost = torch.stack(told).bool().any(dim=0)
         self._lost = lost if first_round else self._lost | lost
-        sent = self._average(round_)
         self._trained.sent = sent if first_round else self._trained.sent + sent
         self.step += 1
         for sigma in self.decoded(self._trained.genes)[2].tolist():
             self._accountant.add(self._mechanism(sigma))
-        figures: Metrics = {"loss_best": None, "loss_mean": None, "accuracy_validation": None}
+        figures: Metrics = {"loss_best": None, "loss_mean": None, "accuracy_validation": None, "_failed": damaged}
         if self.step % self._rounds == 0:
             figures |= self._weigh()
         elif self._validate_every and self.step % self._validate_every == 0:
@@ -192,21 +193,37 @@ class Tradeoffs:
         trainings = self._trainings + (0 if self.step % self._rounds == 0 else len(self._trained.genes))
         return {"round": generation, "evaluations": trainings, "nonfinite": int(lost.sum()), **figures}
 
-    def _average(self, round_: Round) -> Tensor:
-        """Move the weights of each by the mean of its updates; return the bytes sent for a weight, `[n]`."""
+    def _average(self, round_: Round) -> tuple[Tensor, dict[str, str]]:
+        """Move the weights of each by the mean of its updates.
+
+        Returns:
+            the bytes sent for a weight, `[n]`, and by node why its updates cannot be used.
+
+        Raises:
+            RunError: those of no node can.
+        """
         parts, size = self._task.layout.leaves, self._initial.numel()
-        counts = [int(reply.payload["samples"]) for reply in round_.replies]
-        sent = torch.zeros(len(self._trained.genes), dtype=torch.float64)
-        moved = []
-        for i, weights in enumerate(self._trained.weights):
-            total = torch.zeros(size, dtype=torch.float64)
-            for reply, count in zip(round_.replies, counts, strict=True):
-                payload = reply.payload[f"{UPDATE}{i}"]
-                total += (decode(payload, parts) * count).double()
-                sent[i] += payload.numel() / (4 * size * len(counts) * self._rounds)
-            moved.append((weights.double() + total / sum(counts)).float())
-        self._trained.weights = torch.stack(moved)
-        return sent
+        totals = torch.zeros(len(self._trained.genes), size, dtype=torch.float64)
+        sizes: list[Tensor] = []
+        samples = 0
+        damaged: dict[str, str] = {}
+        for reply in round_.replies:
+            payloads = [reply.payload[f"{UPDATE}{i}"] for i in range(len(totals))]
+            try:
+                updates = [decode(payload, parts) for payload in payloads]
+            except FneError as error:
+                damaged[reply.node] = str(error)
+                continue
+            count = int(reply.payload["samples"])
+            samples += count
+            for total, update in zip(totals, updates, strict=True):
+                total += (update * count).double()
+            sizes.append(torch.tensor([payload.numel() for payload in payloads], dtype=torch.float64))
+        if not samples:
+            why = "; ".join(f"{node}: {reason}" for node, reason in list(damaged.items())[:3])
+            raise RunError(f"step {self.step}: the nodes that answered have no updates that can be used; {why}")
+        self._trained.weights = (self._trained.weights.double() + totals / samples).float()
+        return sum((s / (4 * size * len(sizes) * self._rounds) for s in sizes), torch.zeros(len(totals))), damaged
 
     def _worst_error(self) -> float:
         """Return 1 of errors; of a loss that of the model before all training."""

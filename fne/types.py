@@ -92,6 +92,8 @@ class Request:
         options: small validated values that the task takes, such as the name of a loss.
         reduce: `sum` lets the engine answer with one aggregate reply (payloads added in the order of `nodes`).
         relay: nodes that are given what came of it; the round then holds their answers.
+        sizes: of the answers, by the names in the declaration of the task, as far as the strategy knows them and the
+            frames do not imply them; the server's alone, they are not sent.
         expected: addressee -> the payload that its reply must have; the server's alone, it is not sent. Engines fill it
             in from the declaration of the task, see `fne.payloads.expecting`.
     """
@@ -104,6 +106,7 @@ class Request:
     options: Mapping[str, Scalar] = field(default_factory=dict)
     reduce: Literal["none", "sum"] = "none"
     relay: Relay | None = None
+    sizes: Mapping[str, int] = field(default_factory=dict, repr=False, compare=False)
     expected: Callable[[str], Payload] | None = field(default=None, repr=False, compare=False)
 
     def addressed(self, node: str) -> Tensors:

@@ -66,13 +66,17 @@ def value_request(
     *,
     recall: bool = False,
     arithmetic: Arithmetic = "float",
+    objectives: int = 1,
 ) -> Request:
     """Return the request for the sum of what the runs' members measure at points `[B, n, d]`."""
     taking = runs_by_node(members)
     private = {node: {"runs": runs} for node, runs in taking.items()} if len(members) > 1 else {}
     options: dict[str, Scalar] = {"recall": True} if recall else {}
     options |= {} if arithmetic == "float" else {"arithmetic": arithmetic, "parties": len(taking)}
-    return Request(Header(seed, step), "measure", tuple(taking), {"points": points}, private, options, reduce="sum")
+    return Request(
+        Header(seed, step), "measure", tuple(taking), {"points": points}, private, options, reduce="sum",
+        sizes={"objectives": objectives},
+    )  # fmt: skip
 
 
 def values_of(round_: Round) -> Tensor:

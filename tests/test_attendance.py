@@ -103,6 +103,15 @@ def test_a_quorum_ends_what_a_warning_tells(config: dict[str, Any], tmp_path: Pa
         train(config, out=tmp_path / "run")
 
 
+def test_what_only_the_strategy_can_see_counts_among_the_failures() -> None:
+    attendance = Attendance()
+    attendance.add(step({"c": Status.GONE}), {"b": "its update cannot be decoded", "c": "nor this one"})
+    assert attendance.failures() == {
+        "b": {"asked": 1, "failed": 1, "away": 0, "reason": "its update cannot be decoded"},
+        "c": {"asked": 1, "failed": 1, "away": 0, "reason": "nor this one"},
+    }
+
+
 def test_nodes_that_come_and_go_are_counted_and_not_warned_of(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -173,18 +173,23 @@ def comparable(folder: Path, bytes_: bool = True) -> tuple[list[dict[str, Any]],
     return history, [(name, (folder / name).read_bytes()) for name in names if (folder / name).exists()]
 
 
-PARITY = [(name, secure) for name in catalogue("strategy") for secure in (False, True)]
-"""Every registered strategy, also those that search, with and without secure sums."""
+PARITY = [(name, secure, 1.0) for name in catalogue("strategy") for secure in (False, True)]
+PARITY += [(name, False, 0.6) for name in catalogue("strategy") if "participation" in entry("strategy", name).settings]
+"""Every registered strategy, also those that search, with and without secure sums, and where some nodes take part."""
 
 
 @pytest.mark.parametrize("engine", [name for name in ENGINES if name != "local"])
-@pytest.mark.parametrize(("name", "secure"), PARITY)
-def test_engine_gives_the_bits_of_local(engine: str, name: str, secure: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "secure", "participation"), PARITY)
+def test_engine_gives_the_bits_of_local(
+    engine: str, name: str, secure: bool, participation: float, tmp_path: Path
+) -> None:
     """Whatever a strategy's nodes compute hangs on what they are sent, and on nothing else that one process holds."""
     if entry("strategy", name).module.startswith("fne_plugin_"):
         pytest.skip("a plugin of another test")
     given = smallest(name)
     known = entry("strategy", name).settings
+    if participation < 1:
+        given["strategy"]["participation"] = participation
     if secure and "subset_size" in known:
         given["strategy"]["subset_size"] = 5
     for each in ("local", engine):

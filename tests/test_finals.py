@@ -29,6 +29,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:strategy.infill = all:fne.errors
 NAN = math.nan
 POINT = ("fdd_ea", "fdd_ea_plus")
 SITES = 5
+ONE = {"runs": 1, "variables": 1, "objectives": 1}
 UNLIKE = '''
 def loss(x, y, node):
     """Four sites agree; the fifth is kind to points far from the optimum of the mean."""
@@ -195,7 +196,7 @@ def test_the_finals_step_by_step_over_plain_and_secure_sums(secure: bool) -> Non
     if secure:
         secure_only(worker)
         engine = SecureEngine(engine)
-    finals = Finals("point", seed=0, runs=1, most=2)
+    finals = Finals("point", seed=0, sizes=ONE, most=2)
     result = Result("point", torch.zeros(1, 1, dtype=torch.float64))
     asked_for = []
     for step in (PROPOSAL, RECALL, MEASUREMENT):
@@ -219,13 +220,13 @@ def test_only_points_and_sums_of_values_cross_the_wire(tmp_path: Path) -> None:
     worker = worker_of({name: Objective(parabolas, declines=name == "b") for name in "abcde"}, seed=0)
     engine = LocalEngine(worker)
     start = torch.linspace(-1, 1, 9, dtype=torch.float64).view(1, 9, 1)
-    finals = Finals("point", seed=0, runs=1, most=9)
+    finals = Finals("point", seed=0, sizes=ONE, most=9)
     finals._points = start
     engine.send(finals.ask(MEASUREMENT, 0, engine.nodes))
     before = {name: int(node.memory["asked"][0]) for name, node in worker.nodes.items() if node.memory}
     assert before == dict.fromkeys("acde", 9)  # a declining owner's node measures nothing for the finals
     worker.nodes["b"].memory.update(worker.nodes["a"].memory)
-    finals, result = Finals("point", seed=0, runs=1, most=9), Result("point", torch.zeros(1, 1, dtype=torch.float64))
+    finals, result = Finals("point", seed=0, sizes=ONE, most=9), Result("point", torch.zeros(1, 1, dtype=torch.float64))
     proposed = engine.send(finals.ask(PROPOSAL, 1, engine.nodes))
     assert [set(reply.payload) for reply in proposed.replies] == [{"point"}] * 4
     assert [failure.node for failure in proposed.failures] == ["b"]
@@ -251,7 +252,7 @@ def summed(values: list[list[float]], counts: list[list[int]]) -> Round:
 
 def ready(points: list[list[float]], nodes: str, refused: int = 0) -> Finals:
     """Return finals in which these points were proposed, and so many owners of `nodes` declined."""
-    finals = Finals("point", seed=0, runs=len(points), most=9)
+    finals = Finals("point", seed=0, sizes=ONE | {"runs": len(points)}, most=9)
     finals.ask(PROPOSAL, 7, list(nodes))
     width = len(points[0])
     replies = tuple(
@@ -297,7 +298,7 @@ def test_a_point_that_two_owners_propose_is_one_finalist_and_runs_have_their_own
 
 @pytest.mark.parametrize("most", [1, 2, 3, 5, 9])
 def test_a_shortlist_of_points_of_a_front_is_as_wide_as_it_can_be(most: int) -> None:
-    finals = Finals("front", seed=0, runs=1, most=most)
+    finals = Finals("front", seed=0, sizes=ONE | {"objectives": 2}, most=most)
     values = torch.tensor([[[0.0, 10.0], [5.0, 5.0], [10.0, 0.0], [5.5, 4.5], [6.0, 6.0], [NAN, NAN]]]).double()
     points = torch.arange(6.0).double().view(1, 6, 1)
     finals.shortlist(points, values)

@@ -32,7 +32,9 @@ def doubles(*rows: list[list[float]]) -> Tensor:
 
 
 def told(*nodes: Node) -> Round:
-    request = release_request(1, 2, [n.name for n in nodes], "release_front")
+    request = release_request(
+        1, 2, [n.name for n in nodes], "release_front", sizes={"runs": 1, "variables": 2, "objectives": 2}
+    )
     replies = tuple(Worker({n.name: n for n in nodes}).run(request))
     there = tuple(reply for reply in replies if reply.status is Status.OK)
     return Round(there, tuple(r for r in replies if r.status is not Status.OK), Traffic({}, {}, {}, {}))

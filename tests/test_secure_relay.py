@@ -731,7 +731,7 @@ def test_others_that_drop_out_are_left_out_by_name(task: str) -> None:
             lab.worker.nodes[name].memory["absent"] = torch.ones(1)
     lab.tap.lost = {f"secure_{task}": set(gone)}
     round_ = lab.secured.send(lab.ask())
-    assert [f.node for f in round_.failures] == ([] if task == "shares" else gone)
+    assert [f.node for f in round_.failures] == gone
     there = lab.names if task == "shares" else [name for name in lab.names if name not in gone]
     wanted = torch.stack([lab.worker.nodes[name].data.x[0].double() for name in there]).sum(dim=0)
     (had,) = Lab.given

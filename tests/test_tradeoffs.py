@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from torch import Tensor
 from fne.cli import main
 from fne.config import load_config
 from fne.engines.local import LocalEngine
-from fne.errors import FneError
+from fne.errors import FneError, RunError
 from fne.evolution.pareto import ClusterSelection, FrontSelection, offspring
 from fne.experiment import build
 from fne.privacy.compression import decode, prepare
@@ -481,6 +482,27 @@ def test_prepare_is_what_a_node_does_alone() -> None:
     )  # fmt: skip
     found = decode(reply.payload["update.0"], layout.leaves)
     torch.testing.assert_close(found, wanted.update, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("damage", [b"", b"\x07", b"\x20" * 40])
+def test_updates_that_cannot_be_decoded_leave_their_node_out_by_name(damage: bytes) -> None:
+    """The liar's node changes nothing of the others' mean, also by what it says of divergence."""
+    bytes_ = torch.tensor(list(damage), dtype=torch.uint8)
+    (strategy, engine), (without, _) = made(generations=0), made(generations=0)
+    round_ = engine.send(strategy.ask(engine.nodes))
+    liar, *others = round_.replies
+    lie = replace(liar, payload={**liar.payload, "update.1": bytes_, "diverged": torch.ones(4, dtype=torch.int64)})
+    metrics = strategy.tell(replace(round_, replies=(lie, *others)))
+    without.ask(engine.nodes)
+    without.tell(replace(round_, replies=tuple(others)))
+    assert list(metrics["_failed"]) == [liar.node]
+    assert metrics["nonfinite"] == 0
+    own, wanted = (s.state_dict()["groups"]["trained"] for s in (strategy, without))
+    assert torch.equal(own["weights"], wanted["weights"])
+    assert torch.equal(own["sent"], wanted["sent"])
+    lies = tuple(replace(reply, payload={**reply.payload, "update.1": bytes_}) for reply in round_.replies)
+    with pytest.raises(RunError, match=rf"step 1: the nodes that answered have no updates .*; {liar.node}: "):
+        strategy.tell(replace(engine.send(strategy.ask(engine.nodes)), replies=lies))
 
 
 def test_one_training_that_diverges_is_the_worst_and_the_others_go_on() -> None:

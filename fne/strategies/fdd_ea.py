@@ -110,9 +110,10 @@ class FddEa:
             centres=2 * d + 1 if centres is None else centres, epochs=epochs, lr=lr, reading=reading,
             starts=kmeans_starts, most=max_training_samples or 0, population=population, generations=generations,
         )  # fmt: skip
+        self._sizes = {"runs": runs, "variables": d, "objectives": 1}
         self._finals: Finals | None = None
         if release and finals == "mean" and task.nodes > 1:  # one node alone has nobody to agree with
-            self._finals = Finals("point", seed=seed, runs=runs, most=finalists)
+            self._finals = Finals("point", seed=seed, sizes=self._sizes, most=finalists)
         self._result = Result("point", torch.full((runs, d), torch.nan, dtype=torch.float64))
 
     @property
@@ -131,7 +132,7 @@ class FddEa:
             return self._rounds.request(self.step, nodes)
         if self._finals:
             return self._finals.ask(self.step - self._queries - 1, self.step, nodes)
-        return release_request(self.seed, self.step, nodes)
+        return release_request(self.seed, self.step, nodes, sizes=self._sizes)
 
     def tell(self, round_: Round) -> Metrics:
         """Average the networks and find the next point; at the end keep the best point."""

@@ -84,7 +84,9 @@ class FddEaPlus:
         self.releases = False
         self._finals: Finals | None = None
         if finals == "mean" and task.nodes > 1:  # one node alone has nobody to agree with
-            self._finals = Finals("point", seed=seed, runs=runs, most=finalists)
+            self._finals = Finals(
+                "point", seed=seed, sizes={"runs": runs, "variables": d, "objectives": 1}, most=finalists
+            )
         self._last = 1 + queries
         self._result: Result | None = None
         self.horizon = self._last + 1 + (self._finals is not None)

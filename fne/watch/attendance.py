@@ -26,14 +26,21 @@ class Attendance:
     def __init__(self, by_node: Failures | None = None) -> None:
         self.by_node: dict[str, dict[str, Any]] = {node: dict(counts) for node, counts in (by_node or {}).items()}
 
-    def add(self, round_: Round) -> None:
-        """Count the nodes of a step, each once however many requests the step took; an owner who declines answers."""
-        failures = {failure.node: failure for failure in round_.failures if failure.status is not Status.DECLINED}
+    def add(self, round_: Round, found: Mapping[str, str] | None = None) -> None:
+        """Count the nodes of a step, each once however many requests the step took; an owner who declines answers.
+
+        Args:
+            round_: of the step.
+            found: node -> reason, of nodes whose answers only the strategy found to be of no use.
+        """
+        told = [failure for failure in round_.failures if failure.status is not Status.DECLINED]
+        failures = {f.node: ("away" if f.status is Status.GONE else "failed", f.reason) for f in told}
+        failures |= {node: ("failed", reason) for node, reason in (found or {}).items()}
         for node in {*round_.traffic.encoded_down, *failures}:
             self.by_node.setdefault(node, {"asked": 0, "failed": 0, "away": 0, "reason": ""})["asked"] += 1
-        for node, failure in failures.items():
-            self.by_node[node]["away" if failure.status is Status.GONE else "failed"] += 1
-            self.by_node[node]["reason"] = failure.reason
+        for node, (kind, reason) in failures.items():
+            self.by_node[node][kind] += 1
+            self.by_node[node]["reason"] = reason
 
     def failures(self) -> dict[str, dict[str, Any]]:
         """Return the counts of the nodes that failed or were away in a step, sorted by name."""

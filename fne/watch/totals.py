@@ -61,7 +61,7 @@ class Totals:
         for name, ledger in self._bytes.items():
             ledger.add(getattr(round_.traffic, _SIZES[name]))
         self._snapshots += round_.traffic.snapshots
-        self._attendance.add(round_)
+        self._attendance.add(round_, metrics.get("_failed", {}))
         metrics["snapshots_total"] = self._snapshots
         metrics.update(self._per_node(metrics["_nodes"], federated=not member(strategy, "pooled")))
         for name in ("round", "evaluations", "accuracy_validation", "loss_best", "loss_validation"):
