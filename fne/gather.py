@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
@@ -9,7 +10,7 @@ import torch
 
 from fne import wire
 from fne.errors import RunError
-from fne.payloads import Form, expecting, fault, lifeless, outvoted
+from fne.payloads import HELD, Form, expecting, fault, lifeless, outvoted
 from fne.types import AGGREGATE, Header, Reply, Request, Round, Status, Traffic
 
 OWNERS_CHOICE = ("release", "release_front")
@@ -27,6 +28,8 @@ def gather(
     quorum: int,
     common: wire.Frame,
     private: Mapping[str, wire.Frame],
+    held: Mapping[str, int] | None = None,
+    timeout: float | None = None,
 ) -> Round:
     """Return the round that the replies make.
 
@@ -40,6 +43,8 @@ def gather(
         quorum: valid replies that a round needs, of fewer addressees all of them; a node that asks for a snapshot
             counts, since it is there, and so does one whose owner declines.
         common, private: the frames that went out, for the traffic.
+        held: node -> number of samples that it holds, where they are known: it cannot count more.
+        timeout: seconds that each reply may take after the one before it; a later one is none.
 
     Raises:
         RunError: below the quorum, with both numbers and the reasons.
@@ -67,7 +72,7 @@ def gather(
         else:
             folded.add(reply)
 
-    for reply in _asked_for(request, replies):
+    for reply in _asked_for(request, replies if timeout is None else _in_time(replies, timeout)):
         silent = reply.status is Status.GONE
         frame = wire.reply_frame(reply)
         up[reply.node], payload_up[reply.node] = (0, 0) if silent else (frame.encoded, frame.payload)
@@ -80,6 +85,8 @@ def gather(
             failures.append(reply)
             continue
         expected = {} if request.expected is None else request.expected(reply.node)
+        if held and reply.node in held:
+            expected = {name: entry.bound({HELD: held[reply.node]}) for name, entry in expected.items()}
         wrong = fault(reply.payload, expected) if request.expected is not None else ""
         if wrong:
             failures.append(failed(reply, wrong))
@@ -117,6 +124,16 @@ def _asked_for(request: Request, replies: Iterable[Reply]) -> Iterator[Reply]:
             yield reply
     for node in awaited:
         yield Reply(request.header, node, Status.GONE, "no answer")
+
+
+def _in_time(replies: Iterable[Reply], timeout: float) -> Iterator[Reply]:
+    """Yield replies, each that took longer than `timeout` seconds as one that did not come."""
+    since = time.monotonic()
+    for reply in replies:
+        took = time.monotonic() - since
+        late = f"no answer within engine.timeout = {timeout:g} seconds; it took {took:.3g}"
+        yield Reply(reply.header, reply.node, Status.GONE, late) if took > timeout else reply
+        since = time.monotonic()
 
 
 def failed(reply: Reply, reason: str) -> Reply:

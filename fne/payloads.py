@@ -40,7 +40,8 @@ class Entry:
         kind: of its elements; how wide they are is the node's choice.
         shape: sizes; `None` where the request does not imply the size. A name stands for a size that the strategy knows
             (`Request.sizes`), or at least for the same size wherever it occurs in the payload.
-        least, most: bounds of every element, both included; NaN is within no bounds.
+        least, most: bounds of every element, both included; NaN is within no bounds. A name in the place of `most`
+            stands for a number as in `shape`, and for no bound where nobody knows it.
         nan: whether NaN is allowed where there are bounds, in the place of a number that is not there.
         optional: whether the entry may be left out.
         finite: whether every element must be a finite number (`all`), or at least one where any other node has one
@@ -50,14 +51,15 @@ class Entry:
     kind: Kind
     shape: tuple[int | str | None, ...]
     least: float | None = None
-    most: float | None = None
+    most: float | str | None = None
     optional: bool = False
     nan: bool = False
     finite: Literal["", "some", "all"] = ""
 
     def bound(self, sizes: Mapping[str, int]) -> Entry:
         """Return the entry with numbers in the place of those names that have one."""
-        return replace(self, shape=tuple(sizes.get(s, s) if isinstance(s, str) else s for s in self.shape))
+        most = sizes.get(self.most, self.most) if isinstance(self.most, str) else self.most
+        return replace(self, shape=tuple(sizes.get(s, s) if isinstance(s, str) else s for s in self.shape), most=most)
 
     def __str__(self) -> str:
         sizes = ", ".join("n" if size is None else str(size) for size in self.shape)
@@ -65,8 +67,10 @@ class Entry:
 
 
 Payload = Mapping[str, Entry]
-COUNT = Entry("int", (1,), least=0)
-"""A node's number of samples."""
+HELD = "held"
+"""Name of the number of samples that a node holds, which an engine knows."""
+COUNT = Entry("int", (1,), least=1, most=HELD)
+"""A node's number of samples, of those that it holds."""
 
 
 def expecting(request: Request) -> Request:
@@ -97,8 +101,10 @@ def fault(payload: Tensors, expected: Payload) -> str:
         if entry.finite == "all" and not bool(value.isfinite().all()):
             return f"answers {name!r} with {int((~value.isfinite()).sum())} values that are not finite"
         for bound, beyond, word in ((entry.least, value.lt, "at least"), (entry.most, value.gt, "at most")):
-            outside = beyond(bound) | (value.isnan() & (not entry.nan)) if bound is not None else None
-            if outside is not None and bool(outside.any()):
+            if bound is None or isinstance(bound, str):
+                continue
+            outside = beyond(bound) | (value.isnan() & (not entry.nan))
+            if bool(outside.any()):
                 return f"answers {name!r} = {value[outside][0].item():g}, must be {word} {bound:g}"
     return ""
 

@@ -31,11 +31,11 @@ HEADER = Header(0, 0)
     [
         ({"loss": torch.ones(3, 1), "samples": torch.tensor([4])}, ""),
         ({"loss": torch.ones(3, 1).double(), "samples": torch.tensor([4]).to(torch.uint8)}, ""),
-        ({"loss": torch.tensor([[1.0], [torch.nan], [torch.inf]]), "samples": torch.tensor([0])}, ""),
+        ({"loss": torch.tensor([[1.0], [torch.nan], [torch.inf]]), "samples": torch.tensor([1])}, ""),
         ({"loss": torch.ones(1), "samples": torch.tensor([4])}, "answers 'loss' as float [1], must be float [3, n]"),
         ({"loss": torch.ones(1, 1), "samples": torch.tensor([4])}, "answers 'loss' as float [1, 1], must be float [3"),
         ({"loss": torch.ones(3, 1).long(), "samples": torch.tensor([4])}, "answers 'loss' as int [3, 1], must be flo"),
-        ({"loss": torch.ones(3, 1), "samples": torch.tensor([-4])}, "answers 'samples' = -4, must be at least 0"),
+        ({"loss": torch.ones(3, 1), "samples": torch.tensor([-4])}, "answers 'samples' = -4, must be at least 1"),
         ({"loss": torch.ones(3, 1), "samples": torch.tensor(4)}, "answers 'samples' as int [], must be int [1]"),
         ({"loss": torch.ones(3, 1), "samples": torch.tensor([4.0])}, "answers 'samples' as float [1], must be int [1"),
         ({"samples": torch.tensor([4])}, "answers no 'loss', must be float [3, n]"),

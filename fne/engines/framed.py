@@ -56,9 +56,21 @@ def framed(
     quorum: Annotated[int, Key("replies without which a round fails", unit="nodes", ge=1)] = 1,
     away: Annotated[float, Key("share of the time that a node is away; 0: all are always there", ge=0, lt=1)] = 0.0,
     stretch: Annotated[int, Key("length of the times that a node is there or away", unit="steps", ge=1)] = 5,
+    timeout: Annotated[
+        float | None, Key("that a node may take for its answer, else it has gone; null: any", unit="s", gt=0)
+    ] = None,
 ) -> LocalEngine:
     """One process with a worker for each node, which encoded frames alone reach; slower, with the bits of `local`."""
     host = WorkerEach(worker)
     return LocalEngine(
-        worker, run, folder, host, device=device, threads=threads, quorum=quorum, away=away, stretch=stretch
+        worker,
+        run,
+        folder,
+        host,
+        device=device,
+        threads=threads,
+        quorum=quorum,
+        away=away,
+        stretch=stretch,
+        timeout=timeout,
     )

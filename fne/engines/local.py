@@ -66,7 +66,7 @@ class LocalEngine:
         run: id of the run, stamped on every header.
         folder: of the run, for `save` and `load`; `None` keeps nothing.
         host: what answers for the nodes; `None`: the worker.
-        device, threads, quorum, away, stretch: settings.
+        device, threads, quorum, away, stretch, timeout: settings.
     """
 
     def __init__(
@@ -83,8 +83,12 @@ class LocalEngine:
         quorum: Annotated[int, Key("replies without which a round fails", unit="nodes", ge=1)] = 1,
         away: Annotated[float, Key("share of the time that a node is away; 0: all are always there", ge=0, lt=1)] = 0.0,
         stretch: Annotated[int, Key("length of the times that a node is there or away", unit="steps", ge=1)] = 5,
+        timeout: Annotated[
+            float | None, Key("that a node may take for its answer, else it has gone; null: any", unit="s", gt=0)
+        ] = None,
     ) -> None:
-        self._worker, self._run, self._folder, self._quorum = worker, run, folder, quorum
+        self._worker, self._run, self._folder, self._quorum, self._timeout = worker, run, folder, quorum, timeout
+        self._held = {name: len(node.data) for name, node in worker.nodes.items() if node.objective is None}
         self._host = host or OneWorker(worker)
         self._step = 0
         self._presence = Presence(sorted(worker.nodes), run, away=away, stretch=stretch, least=quorum)
@@ -103,7 +107,10 @@ class LocalEngine:
         request = replace(request, header=replace(request.header, run=self._run))
         common, private = wire.request_frames(request)
         replies = self._replies(request, common, private)
-        round_ = gather(request, replies, quorum=self._quorum, common=common, private=private)
+        round_ = gather(
+            request, replies, quorum=self._quorum, common=common, private=private, held=self._held,
+            timeout=self._timeout,
+        )  # fmt: skip
         self._step = request.header.step + 1
         return round_
 

@@ -6,6 +6,7 @@ tests/test_payloads.py has the replies of another form.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from types import SimpleNamespace
@@ -56,18 +57,18 @@ class Answering(LocalEngine):
         return self._worker.run(request)
 
 
-Go = Callable[[str, Change | None], tuple[Strategy, list[Round]]]
+Go = Callable[..., tuple[Strategy, list[Round]]]
 
 
 @pytest.fixture
 def go(laboratory: Callable[..., SimpleNamespace], clouds: Callable[..., dict[str, Samples]]) -> Go:
-    """Return `go(method, lie)`: the strategy after three rounds in which n2 lies, and the rounds."""
+    """Return `go(method, lie, **engine)`: the strategy after three rounds in which n2 lies, and the rounds."""
 
-    def run_with(method: str, lie: Change | None) -> tuple[Strategy, list[Round]]:
+    def run_with(method: str, lie: Change | None, **engine: Any) -> tuple[Strategy, list[Round]]:
         lab = laboratory(lambda: nn.Linear(4, 3), clouds(9, 12, 15, 8), clouds(20, seed=5)["n0"])
         strategy: Strategy = registry.load("strategy", method)(lab.task, seed=0, rounds=3, **METHODS[method])
         rounds: list[Round] = []
-        run(strategy, Answering(Lying(lab.worker, lie), "test"), callbacks=[lambda s, r, m: rounds.append(r)])
+        run(strategy, Answering(Lying(lab.worker, lie), "test", **engine), callbacks=[lambda s, r, m: rounds.append(r)])
         return strategy, rounds
 
     return run_with
@@ -91,12 +92,23 @@ def of_header(**changes: Any) -> Change:
     return lambda reply: [replace(reply, header=replace(reply.header, **changes))]
 
 
+def counted(samples: int) -> Change:
+    """Say that the answer is of so many samples."""
+
+    def lie(reply: Reply) -> list[Reply]:
+        return [replace(reply, payload={**reply.payload, "samples": torch.tensor([samples])})]
+
+    return lie
+
+
 STEP_7 = of_header(step=7)
 LIES: dict[str, tuple[Change, str]] = {
     "of another step": (STEP_7, "answers another request: step 7, attempt 0 of run 'test'"),
     "of another attempt": (of_header(attempt=1), "answers another request: step "),
     "of another run": (of_header(run="theirs"), "answers another request: step "),
     "of another seed": (of_header(seed=5), "answers another request: step "),
+    "of no samples": (counted(0), "answers 'samples' = 0, must be at least 1"),
+    "of samples that it does not hold": (counted(16), "answers 'samples' = 16, must be at most 15"),
     "of nothing but NaN": (spoilt(math.nan), "answers "),
     "of infinities": (spoilt(math.inf), "answers "),
     "of minus infinity": (spoilt(-math.inf), "answers "),
@@ -147,6 +159,22 @@ def test_the_second_of_two_answers_and_a_strangers_are_not_listened_to(go: Go) -
         attacked, rounds = go("fedavg", lie)
         assert all(not round_.failures for round_ in rounds)
         assert torch.equal(parameters(attacked), parameters(honest))
+
+
+def test_a_node_that_answers_too_late_has_gone(go: Go) -> None:
+    """The attack claims to hold up all others; in one process it does while it works, and gains nothing by it."""
+
+    def late(reply: Reply) -> list[Reply]:
+        time.sleep(1.05)
+        return [reply]
+
+    attacked, rounds = go("fedavg", late, timeout=1.0)
+    silent, _ = go("fedavg", None)
+    for round_ in rounds:
+        (failure,) = round_.failures
+        assert (failure.node, failure.status) == ("n2", Status.GONE)
+        assert failure.reason.startswith("no answer within engine.timeout = 1 seconds; it took 1.")
+    assert torch.equal(parameters(attacked), parameters(silent))
 
 
 def test_a_node_that_does_not_answer_has_sent_no_bytes(go: Go) -> None:
