@@ -246,6 +246,16 @@ def _edf(error: Exception, source: Source) -> Finding | None:
     return None
 
 
+def _scale(error: Exception, source: Source) -> Finding | None:
+    """Channels whose values are all 0 by the header, which MNE does not open."""
+    if not (named := re.search(r"Bad cals for channels \{(.*)\}", str(error))):
+        return None
+    names = " and ".join(re.findall(r": '([^']*)'", named[1])) or named[1]
+    found = f"{names}: the resolution of the header is 0, so its values have no scale"
+    remedy = f"Write the resolution that it was recorded with into {source.path.name}; {_LEAVE}"
+    return _refused("scale", found, "a resolution, such as 0.1 microvolts", remedy)
+
+
 def _format(error: Exception, source: Source) -> Finding | None:
     ending = extension(source.path)
     if ending in FORMATS:
@@ -277,6 +287,6 @@ def _damaged(error: Exception, source: Source) -> Finding | None:
 
 
 _CHECKS: tuple[Callable[[Exception, Source], Finding | None], ...] = (
-    _place, _memory, _package, _content, _partner, _cut, _damaged, _edf, _format,
+    _place, _memory, _package, _content, _partner, _cut, _damaged, _edf, _scale, _format,
 )  # fmt: skip
 """The first one that knows answers."""

@@ -19,6 +19,10 @@ _NEAR = 0.05
 """Distance of equal signals, in standard deviations: above what formats, filters and resampling do."""
 _NEAR_CHANGES = 0.5
 """Distance of their changes from sample to sample, which rounding disturbs more; of unlike signals it is 1.4."""
+_ALIKE = 0.9
+"""Least correlation of equal spectra, where formats, filters and resampling leave 0.97; of unlike signals it is 0.5."""
+_STRONG = 0.8
+"""Share of a spectrum's lines that are weaker than what each line counts at most."""
 _CLIP = 7.4
 """Median deviations from the median, 5 standard deviations of noise, that a value counts at most."""
 _SHORTEST = 8
@@ -69,14 +73,31 @@ def equal(one: NDArray[np.float32], other: NDArray[np.float32]) -> bool:
     """Whether two windows `[channels, times]` hold the same signals, up to an offset and a scale of each channel.
 
     The signals and their changes from sample to sample must agree: a drift or an artefact may make unlike signals
-    nearly equal, but not their changes. Each channel that varies counts the same.
+    nearly equal, but not their changes. Mains hum may make even these nearly equal, so their spectra must agree, too,
+    once strong lines are limited. Each channel that varies counts the same.
     """
     for a, b, near in ((one, other, _NEAR), (np.diff(one), np.diff(other), _NEAR_CHANGES)):
         first, second = standard(a), standard(b)
         varies = first.any(axis=-1) | second.any(axis=-1)
         if not varies.any() or np.square(first - second)[varies].mean() > near**2:
             return False
-    return True
+    return _correlation(_limited(one), _limited(other)) > _ALIKE
+
+
+def _limited(x: NDArray[np.float32]) -> NDArray[np.complex128]:
+    """Return spectra of signals `[..., times]`, the constant left out, in which no line is stronger than most are."""
+    lines = np.fft.rfft(standard(x) * np.hanning(x.shape[-1]), axis=-1)[..., 1:]
+    size = np.abs(lines)
+    most = np.quantile(size, _STRONG, axis=-1, keepdims=True)
+    result: NDArray[np.complex128] = lines * np.divide(most, size, out=np.ones_like(size), where=size > most)
+    return result
+
+
+def _correlation(one: NDArray[np.complex128], other: NDArray[np.complex128]) -> float:
+    """Return the mean correlation of spectra `[channels, lines]` over the channels that vary in both."""
+    power = np.sqrt(np.square(np.abs(one)).sum(axis=-1) * np.square(np.abs(other)).sum(axis=-1))
+    both = (one * other.conj()).real.sum(axis=-1)
+    return float((both[power > 0] / power[power > 0]).mean()) if power.any() else 0.0
 
 
 def unrepeated(

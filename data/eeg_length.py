@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from fne.data.eeg_checks import LEAVE_OUT, refuse
 from fne.data.eeg_edf import EdfHeader, edf_header
-from fne.data.eeg_layout import BINARY, extension, first_bytes, header_links
+from fne.data.eeg_gdf import gdf_header
+from fne.data.eeg_layout import BINARY, extension, header_links
 from fne.data.eeg_transfer import rewritten, shortened, suspicious
 from fne.findings import Finding
 
@@ -57,7 +58,7 @@ def compared(path: Path, expected: int, step: int = 0, mend: str = "") -> Findin
     """
     size = path.stat().st_size
     if size == expected:
-        return None
+        return suspicious(path)  # values may have been lost at the end as well
     # Each byte of a surplus that rewritten line ends explain stands before one of them.
     if finding := rewritten(path, size - expected) if size > expected else suspicious(path):
         return finding
@@ -101,9 +102,7 @@ def _brainvision_length(path: Path) -> Finding | None:
         data = next(path.parent / name for _, key, name in header_links(path) if key == "DataFile")
         points = int(values["DataPoints"]) if values.get("DataPoints") else size_in(frame, data)
         by_samples = values.get("DataOrientation") != "VECTORIZED"
-        return compared(data, points * frame, frame if by_samples else 0) or (
-            None if values.get("DataPoints") else suspicious(data)
-        )
+        return compared(data, points * frame, frame if by_samples else 0)
     except (OSError, KeyError, ValueError, StopIteration, ZeroDivisionError):
         return None
 
@@ -120,25 +119,14 @@ def signal_rates(path: Path) -> list[tuple[str, float]]:
     Empty for all other files, and where the header makes no sense.
     """
     if extension(path) == ".gdf":
-        return _gdf_rates(path)
+        gdf = gdf_header(path)
+        return [] if gdf is None else list(zip(gdf.labels, gdf.rates, strict=True))
     edf = edf_header(path)
     if edf is None:
         return []
     seconds = edf.seconds or 1.0  # as MNE takes it
     signals = enumerate(zip(edf.labels, edf.counts, strict=True))
     return [(label, count / seconds) for place, (label, count) in signals if place not in edf.annotations]
-
-
-def _gdf_rates(path: Path) -> list[tuple[str, float]]:
-    head = first_bytes(path)
-    signals = int.from_bytes(head[252:254], "little")
-    fields = first_bytes(path, 256 * (1 + signals))[256:]
-    if len(fields) < 256 * signals:
-        return []
-    labels = [fields[16 * i : 16 * (i + 1)].decode("latin-1").strip(" \0") for i in range(signals)]
-    counts = np.frombuffer(fields, "<i4", signals, 216 * signals).tolist()
-    seconds, divisor = np.frombuffer(head, "<u4", 2, 244).tolist()
-    return [(label, count * divisor / (seconds or 1)) for label, count in zip(labels, counts, strict=True)]
 
 
 @dataclass(frozen=True)

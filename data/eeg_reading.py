@@ -15,8 +15,9 @@ import numpy as np
 
 from fne.data.eeg_checks import LEAVE_OUT, refuse, some
 from fne.data.eeg_codes import code_events
-from fne.data.eeg_edf import EdfHeader, edf_header
+from fne.data.eeg_edf import edf_header
 from fne.data.eeg_faults import explain, misnamed, one_line
+from fne.data.eeg_gdf import gdf_header
 from fne.data.eeg_layout import FORMATS, extension, first_bytes
 from fne.data.eeg_length import Interrupted, compared, interrupted, length_finding, signal_rates
 from fne.data.eeg_recording import Header, Source
@@ -92,9 +93,7 @@ def open_recording(source: Source, events: str = "auto") -> tuple[Recording, Hea
             findings += [*_spell(recording), *_set_types(recording)]
             header, noted = _header(recording, events)
             findings += noted
-            edf = edf_header(source.path)
-            if edf is not None and edf.faults:
-                header["uncalibrated"] = _uncalibrated(recording, edf)
+            header["uncalibrated"] = _uncalibrated(recording, source.path)
             if not is_epochs(recording):
                 findings += taken_for_bad(recording.annotations.description)
     except FileError:
@@ -244,16 +243,20 @@ def _without_gaps(recording: mne.io.BaseRaw, pieces: Interrupted, source: Source
     return (Finding("gaps", found, "a continuous recording", remedy, "repaired"),)
 
 
-def _uncalibrated(recording: Recording, edf: EdfHeader) -> dict[str, str]:
+def _uncalibrated(recording: Recording, path: Path) -> dict[str, str]:
     """Return the channels whose values have no scale by the header of their file, and why."""
     channels = recording.ch_names
-    signals = [place for place in range(len(edf.labels)) if place not in edf.annotations]
-    names = [common_name(edf.labels[place]) for place in signals]
+    edf = edf_header(path)
+    header = gdf_header(path) if extension(path) == ".gdf" else edf
+    if header is None or not header.faults:
+        return {}
+    signals = [place for place in range(len(header.labels)) if edf is None or place not in edf.annotations]
+    names = [common_name(header.labels[place]) for place in signals]
     # A sidecar may order the channels by name; signals of one name go by their place.
     return {
-        name if channels.count(name) == names.count(name) == 1 else channels[number]: edf.faults[place]
+        name if channels.count(name) == names.count(name) == 1 else channels[number]: header.faults[place]
         for number, (place, name) in enumerate(zip(signals, names, strict=True))
-        if place in edf.faults and number < len(channels)
+        if place in header.faults and number < len(channels)
     }
 
 

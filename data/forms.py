@@ -1,7 +1,8 @@
 """The form of a data set that the toolkit relies on: safe conversions into that form, refusals of everything else.
 
 Models, losses and partitions see float32 inputs, int64 labels and float32 targets, and nothing else. A conversion
-changes the type or adds an axis of length one; it never scales, rounds, numbers or drops anything.
+changes the type or adds an axis of length one; it never scales, numbers or drops anything, and rounds nothing but
+float64 to the nearest float32.
 """
 
 from __future__ import annotations
@@ -120,6 +121,8 @@ def _floats(name: str, array: Tensor, what: str) -> Tensor:
         result = array.to(torch.float32)
         beyond = ~torch.isfinite(result)
         why = "beyond the range of float32"
+        if array.numel() and not result.any() and array.any():  # volts squared, say: no model would learn from zeros
+            beyond, why = array != 0, "too small for float32, in which all of them would be 0"
     else:
         result = array.to(torch.float32)
         safe = array.dtype in _ALWAYS_EXACT

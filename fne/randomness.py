@@ -1,4 +1,4 @@
-"""Seeds by hashing and generators of one's own: nothing in the toolkit draws from a process-wide generator.
+"""Seeds by hashing and generators of one's own: on the CPU nothing draws from a process-wide generator.
 
 Sub-seeds are hashed, never computed by arithmetic: `seed * (i + 17) + i` gives 289 for (17, 0) and for (16, 1).
 

@@ -64,6 +64,15 @@ def save(path: Path, spans: Sequence[Span], notes: Sequence[tuple[float, str]] =
         ([255, 255, 254, 255, 253, 255, 255], [(2, 254), (3, 255), (4, 253), (5, 255)], ("first code, 255", "held")),
         # Bits that are always on: pulses of the others.
         ([8, 8, 9, 8, 8, 10, 8, 9, 8], [(2, 9), (5, 10), (7, 9)], ("9 to 8 (2), 10 to 8 (1)",)),
+        # Held codes that have a bit in common: it is no rest.
+        ([1, 1, 3, 3, 1, 1, 3, 3, 0], [(2, 3), (4, 1), (6, 3)], ("first code, 1, is no event", "each change is")),
+        ([1, 1, 3, 3, 1, 1, 3, 3], [(2, 3), (4, 1), (6, 3)], ("first code, 1, is no event", "each change is")),
+        ([2, 2, 3, 3, 6, 6, 7, 7, 2, 2], [(2, 3), (4, 6), (6, 7), (8, 2)], ("first code, 2", "each change is an")),
+        # Held only from the first code to the last; the channel rests with a bit before and after.
+        ([8] * 9 + [9, 9, 10, 10, 9, 9] + [8] * 9, [(9, 9), (11, 10), (13, 9)], ("another code than 8 is an event",)),
+        # One single change.
+        ([0, 0, 1, 1], [(2, 1)], ()),
+        ([1, 1, 0, 0], [], ("first code, 1",)),
         ([5, 5, 5], [], ()),
         ([0, 0, 0], [], ()),
         ([], [], ()),

@@ -247,6 +247,47 @@ def test_a_range_of_zero_is_found_where_the_values_look_good(tmp_path: Path) -> 
     }
 
 
+def gdf(version: str = "2.20", **bounds: tuple[float, float]) -> bytes:
+    """Return a GDF file of the channels and values of these tests, with a table of no events.
+
+    By GDF's specification: 256 bytes of the file, 256 of each signal, then records of int16; the digital bounds are
+    int64 in version 1 and float64 in version 2. Bounds of Cz may be given as `physical` and `digital`.
+    """
+    n = len(NAMES)
+    head = bytearray(256)
+    head[:8] = f"GDF {version}".encode()
+    if version < "2":
+        head[168:184], head[184:192] = b"2020010110000000", np.int64(256 * (1 + n)).tobytes()
+        counts, unit = b"", b"".join(b"uV".ljust(8) for _ in NAMES)
+        head[252:256] = np.uint32(n).tobytes()
+    else:
+        head[168:176], head[184:186] = np.uint64(737791 << 32).tobytes(), np.uint16(1 + n).tobytes()
+        counts, unit = b"", bytes(6 * n) + np.full(n, 4275, "<u2").tobytes()
+        head[252:254] = np.uint16(n).tobytes()
+    head[236:244], head[244:252] = np.int64(RECORDS).tobytes(), np.array([1, 1], "<u4").tobytes()
+    columns = {"physical": [(-3276.8, 3276.7)] * n, "digital": [(-32768.0, 32767.0)] * n}
+    for name, own in bounds.items():
+        columns[name][1] = own
+    kinds = {"physical": "<f8", "digital": "<i8" if version < "2" else "<f8"}
+    fields = b"".join(name.encode().ljust(16) for name in NAMES) + bytes(80 * n) + unit + counts
+    for name, kind in kinds.items():
+        fields += b"".join(np.array([pair[side] for pair in columns[name]], kind).tobytes() for side in (0, 1))
+    fields += bytes(80 * n) + np.full(n, RATE, "<i4").tobytes() + np.full(n, 3, "<i4").tobytes() + bytes(32 * n)
+    assert len(fields) == 256 * n
+    body = b"".join(STEPS[:, record * RATE : (record + 1) * RATE].astype("<i2").tobytes() for record in range(RECORDS))
+    return bytes(head) + fields + body + b"\x01" + bytes(7)
+
+
+@pytest.mark.parametrize("version", ["1.25", "2.20"])
+def test_a_gdf_channel_without_a_range_is_bad_by_name(tmp_path: Path, version: str) -> None:
+    values, header = opened(put(tmp_path / "good.gdf", gdf(version)))
+    np.testing.assert_allclose(values, STEPS / 10, atol=1e-6)
+    assert not header.uncalibrated
+    for name, own, least in (("physical", (5.0, 5.0), "5 and 5"), ("digital", (7.0, 7.0), "7 and 7")):
+        _, header = opened(put(tmp_path / f"{name}.gdf", gdf(version, **{name: own})))
+        assert header.uncalibrated == {"Cz": f"its {name} minimum and maximum are {least}, so its values have no scale"}
+
+
 @needs_data
 def test_a_blank_unit_of_one_channel_shows_in_the_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for number, run in enumerate(("S001R03", "S001R04", "S001R07", "S001R08")):
@@ -287,6 +328,14 @@ def test_rewritten_line_ends_are_named(tmp_path: Path, bdf: bool, annotations: b
     name = "a.bdf" if bdf else "a.edf"
     finding = refused(put(tmp_path / name, as_text(whole)))
     assert is_line_ends(finding, name, whole.count(b"\n")), finding
+
+
+@pytest.mark.parametrize("bdf", [False, True])
+def test_rewritten_line_ends_are_named_where_the_length_fits(tmp_path: Path, bdf: bool) -> None:
+    """A transfer that keeps the length, or a writer that fills up, loses the end: every value is displaced."""
+    whole, name = edf(bdf), "a.bdf" if bdf else "a.edf"
+    cut = as_text(whole)[: len(whole)]
+    assert is_line_ends(refused(put(tmp_path / name, cut)), name, cut.count(b"\n"))
 
 
 def test_line_ends_within_a_header_displace_its_fields(tmp_path: Path) -> None:
@@ -385,6 +434,18 @@ def test_a_brainvision_file_has_whole_samples(tmp_path: Path, surplus: int, acti
     else:
         actions = [f.action for f in opened(path)[1].findings if f.kind == "length"]
         assert actions == ([] if action == "none" else ["noted"])
+
+
+@needs_data
+def test_a_brainvision_channel_of_resolution_zero_is_refused_in_words(tmp_path: Path) -> None:
+    for name in ("test.eeg", "test.vmrk"):
+        shutil.copy(OK / name, tmp_path)
+    lines = (OK / "test.vhdr").read_text("latin-1")
+    assert "Ch2=FP2,,0.5" in lines
+    path = put(tmp_path / "test.vhdr", lines.replace("Ch2=FP2,,0.5", "Ch2=FP2,,0").encode("latin-1"))
+    finding = refused(path)
+    assert finding.found == "FP2: the resolution of the header is 0, so its values have no scale"
+    assert finding.remedy.startswith("Write the resolution that it was recorded with into test.vhdr; ")
 
 
 @needs_data

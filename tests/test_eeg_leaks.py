@@ -58,7 +58,15 @@ DISTURBANCES: dict[str, Callable[[Windows], Windows]] = {
     "curved drift": lambda x: x + 5000 * T**2,
     "artefact of the stimulus": lambda x: x + 1e5 * (np.abs(T - 0.1) < 0.01),
     "step": lambda x: x + 1e5 * (T > 0.4),
+    "mains hum": lambda x: x + hum(x, 0.0),
+    "mains hum of any phase": lambda x: x + hum(x, np.random.default_rng(7).uniform(0, 2 * np.pi, (len(x), 1, 1))),
+    "mains hum and a harmonic": lambda x: x + hum(x, 0.0) + hum(x, 1.0, 100.0),
 }
+
+
+def hum(x: Windows, phase: Any, hertz: float = 50.0) -> Windows:
+    """Return 2 mV of mains in all channels, of windows of 0.8 seconds at 250 Hz."""
+    return np.broadcast_to(2000 * np.sin(2 * np.pi * hertz * np.arange(x.shape[-1]) / 250 + phase), x.shape)
 
 
 @pytest.mark.parametrize("name", DISTURBANCES)
@@ -78,13 +86,28 @@ COPIES: dict[str, Callable[[Windows], Windows]] = {
 
 
 @pytest.mark.parametrize("name", COPIES)
-@pytest.mark.parametrize("disturbance", ["nothing", "offsets of 20 mV", "flat channels", "drift"])
+@pytest.mark.parametrize("disturbance", ["nothing", "offsets of 20 mV", "flat channels", "drift", "mains hum"])
 def test_repeats_are_found_in_another_unit_or_rounded(name: str, disturbance: str) -> None:
     x = DISTURBANCES[disturbance](noise())
     both = np.concatenate([x, COPIES[name](x[10:20])])
     kept, found = left(both, file=[0] * 40 + [1] * 10, y=[*np.arange(40) % 2, *np.arange(10) % 2])
     assert kept == list(range(40))
     assert found == ["10 windows of file1 have the values of windows of file0, and are left out"]
+
+
+@pytest.mark.parametrize("band", [(1, 40), (0.5, 70)])
+def test_repeats_are_found_through_filters(band: tuple[float, float]) -> None:
+    """The recording was filtered once, and its other export once more."""
+    from scipy.signal import butter, sosfiltfilt
+
+    def through(x: Windows, *passed: float) -> Windows:
+        signal = sosfiltfilt(butter(2, passed, "bandpass", fs=250, output="sos"), np.hstack(list(x)))
+        return np.stack(np.hsplit(signal, len(x)))
+
+    x = through(noise(), *band)
+    again = through(x, 0.05, 115)[10:20]
+    kept, _ = left(np.concatenate([x, again]), file=[0] * 40 + [1] * 10, y=[0] * 50)
+    assert kept == list(range(40))
 
 
 def test_a_copy_with_a_channel_of_its_own_is_not_equal() -> None:

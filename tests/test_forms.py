@@ -154,6 +154,8 @@ def test_labels_that_are_refused(y: Any, message: str) -> None:
     [
         (X + 0j, "inputs have the type complex64; give real numbers, such as their magnitudes"),
         (X.double() * 1e300, "6 of the inputs are beyond the range of float32, the first is 3e+300 at index [0, 1]"),
+        (X.double() * 1e-60, "6 of the inputs are too small for float32, in which all of them would be 0, the first is "
+         "3e-60 at index [0, 1]; scale them"),
         (X.long() + 2**24, "6 of the inputs are integers beyond 16777216, which float32 does not hold exactly, "
          "the first is 16777219 at index [0, 1]; scale them"),
         (torch.tensor([[1.0], [2.0], [float("nan")], [0.0]]).double(), "1 of the inputs are NaN or infinite"),
