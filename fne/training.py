@@ -128,7 +128,8 @@ def _run(
     with contextlib.ExitStack() as stack:
         if config.secure:
             secure_only(experiment.worker)  # before engines give each node a worker of its own
-        nodes = connect(experiment.worker, f"{config.name}-s{config.seed}", folder, **config.engine.settings)
+        run = f"{config.name}-s{config.seed}"  # the nodes' draws are addressed by it
+        nodes = connect(experiment.worker, run, folder, **config.engine.settings)
         engine: Engine = Relaying(nodes)
         codec, secured = None, None
         if config.secure:
@@ -139,6 +140,7 @@ def _run(
         stack.callback(engine.close)
         totals = Totals(begun)
         identity = {
+            "run": run,
             "horizon": strategy.horizon,
             "settings": hashlib.sha256(json.dumps(identity_of(config), sort_keys=True).encode()).hexdigest(),
             "plugins": sorted(_plugins(config).values()),
