@@ -58,7 +58,7 @@ def choose(
     wanted = _wanted(stored if config is None else config, overrides)
     changes = [
         change for change in difference(stored, wanted)
-        if not change.startswith(("watch.", "name")) and not _resolved_only(change)
+        if not change.startswith("watch.") and not _resolved_only(change)
     ]  # fmt: skip
     if changes:
         raise CheckpointError(
@@ -122,7 +122,7 @@ def check_unused(folder: Path) -> None:
 
 
 def identity_of(config: Config) -> dict[str, Any]:
-    """Return what decides a run's bits: everything but its name and what is watched."""
+    """Return the settings that decide a run's bits, beside its name: all but what is watched."""
     return _decisive(config.to_dict())
 
 

@@ -10,12 +10,9 @@ import contextlib
 import hashlib
 import json
 import math
-import signal
-import sys
-import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +50,7 @@ from fne.search import Search, build_search
 from fne.secure import SecureEngine
 from fne.secure_checks import check_secure
 from fne.secure_tasks import secure_only
+from fne.stopping import Interruption, interrupts
 from fne.types import Callback, Engine, Metrics, Round, Strategy
 from fne.watch.attendance import warning_of
 from fne.watch.checkpoint import Checkpoint
@@ -130,7 +128,8 @@ def _run(
     with contextlib.ExitStack() as stack:
         if config.secure:
             secure_only(experiment.worker)  # before engines give each node a worker of its own
-        nodes = connect(experiment.worker, f"{config.name}-s{config.seed}", folder, **config.engine.settings)
+        run = f"{config.name}-s{config.seed}"  # the nodes' draws are addressed by it
+        nodes = connect(experiment.worker, run, folder, **config.engine.settings)
         engine: Engine = Relaying(nodes)
         codec, secured = None, None
         if config.secure:
@@ -141,6 +140,7 @@ def _run(
         stack.callback(engine.close)
         totals = Totals(begun)
         identity = {
+            "run": run,
             "horizon": strategy.horizon,
             "settings": hashlib.sha256(json.dumps(identity_of(config), sort_keys=True).encode()).hexdigest(),
             "plugins": sorted(_plugins(config).values()),
@@ -176,8 +176,8 @@ def _run(
             for stale in (SUMMARY, MODEL, SOLUTION, FRONT):  # of a run that goes on to another target
                 (folder / stale).unlink(missing_ok=True)
             write_atomically(folder / CONFIG, config.to_yaml().encode())
-        interrupted = stack.enter_context(_interrupts())
-        stops = _Stops(stop_after, watch.target, totals, interrupted)
+        interruption = stack.enter_context(interrupts())
+        stops = _Stops(stop_after, watch.target, totals, interruption)
         watchers = _watchers(experiment, folder, resuming=resuming, quiet=quiet)
         for watcher in watchers:
             stack.enter_context(watcher)
@@ -202,7 +202,7 @@ def _run(
             experiment.problem.forget()
     if not (strategy.done or stops.reached):
         state_of = {"name": config.name, "seed": config.seed, "steps": strategy.step, "folder": str(folder)}
-        return {**state_of, "finished": False, "interrupted": interrupted.is_set()}
+        return {**state_of, "finished": False, "interrupted": interruption.asked}
     return _finish(experiment, view, folder, totals)
 
 
@@ -278,15 +278,15 @@ class _Stops:
     """Ends the run after the present step: `stop_after`, a reached target, Ctrl-C."""
 
     def __init__(
-        self, stop_after: int | None, target: float | None, totals: Totals, interrupted: threading.Event
+        self, stop_after: int | None, target: float | None, totals: Totals, interruption: Interruption
     ) -> None:
-        self._stop_after, self._target, self._totals, self._interrupted = stop_after, target, totals, interrupted
+        self._stop_after, self._target, self._totals, self._interruption = stop_after, target, totals, interruption
         self.reached = False
 
     def __call__(self, strategy: Strategy, round_: Round, metrics: Metrics) -> bool:
         self.reached = self._totals.has_reached(self._target)  # which were called before
         late = self._stop_after is not None and strategy.step >= self._stop_after
-        return self.reached or late or self._interrupted.is_set()
+        return self.reached or late or self._interruption.asked
 
 
 class _Champions:
@@ -312,25 +312,3 @@ class _Settled:
     def __call__(self, strategy: Strategy, round_: Round, metrics: Metrics) -> None:
         if self._checkpoint.written == strategy.step:
             self._problem.forget()
-
-
-@contextlib.contextmanager
-def _interrupts() -> Iterator[threading.Event]:
-    """Let the first Ctrl-C or SIGTERM finish the step; a second one interrupts as usual."""
-    event = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield event
-        return
-
-    def ask_to_stop(signum: int, _: Any) -> None:
-        event.set()
-        print("fne: stopping after this step; once more stops at once", file=sys.stderr, flush=True)
-        signal.signal(signum, previous[signal.Signals(signum)])
-
-    signals = (signal.SIGINT, signal.SIGTERM)
-    previous = {s: signal.signal(s, ask_to_stop) for s in signals}
-    try:
-        yield event
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)

@@ -14,7 +14,7 @@ FOLDERS = {"fne": ROOT / "fne", "fne.models": ROOT / "models", "fne.data": ROOT 
 LAYERS = {
     "fne.errors": 0, "fne.types": 0, "fne.randomness": 0, "fne.settings": 0, "fne.registry": 0,
     "fne.yamltext": 0, "fne.sections": 0, "fne.config": 0, "fne.files": 0, "fne.space": 0,
-    "fne.calling": 0, "fne.members": 0, "fne.terminal": 0,
+    "fne.calling": 0, "fne.members": 0, "fne.stopping": 0, "fne.terminal": 0,
     "fne.findings": 0,
     "fne.evolution": 1, "fne.surrogates": 1, "fne.objective": 1, "fne.privacy": 1,
     "fne.drawing": 0, "fne.quiet": 0,

@@ -1,0 +1,53 @@
+"""The request to stop that a signal makes of a run: the step is finished first, a second signal ends at once."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+
+class Interruption:
+    """Whether a signal has asked the run to stop; a plain flag, since a signal handler must not wait for a lock."""
+
+    def __init__(self) -> None:
+        self.asked = False
+
+
+@contextlib.contextmanager
+def interrupts() -> Iterator[Interruption]:
+    """Let the first Ctrl-C or SIGTERM finish the step; a second one of either kind interrupts as usual.
+
+    The second signal may arrive at any instruction of the handler of the first. The handler therefore takes no lock:
+    neither that of a `threading.Event` nor that of `sys.stderr`, for which the second signal would wait for ever.
+    """
+    interruption = Interruption()
+    if threading.current_thread() is not threading.main_thread():
+        yield interruption
+        return
+    arrived = itertools.count()  # one call in C counts a signal, so that no other signal comes in between
+
+    def ask_to_stop(signum: int, _: Any) -> None:
+        if next(arrived):
+            restore()
+            signal.raise_signal(signum)
+            return
+        interruption.asked = True
+        with contextlib.suppress(OSError):  # nobody reads the message
+            os.write(2, b"fne: stopping after this step; once more stops at once\n")
+
+    def restore() -> None:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+    previous = {number: signal.getsignal(number) or signal.SIG_DFL for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        for number in previous:
+            signal.signal(number, ask_to_stop)
+        yield interruption
+    finally:
+        restore()
