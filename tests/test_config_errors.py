@@ -191,7 +191,7 @@ EMPTY = "is empty: must be a mapping with data, model and strategy, or problem a
             ["x.yaml:1: not YAML: could not determine a constructor for the tag "
              "'tag:yaml.org,2002:python/name:os.system'"],
         ),
-        (b"a: &b [*b]\n", ["x.yaml:1: not YAML: nested too deeply, or an anchor inside itself"]),
+        (b"a: &b [*b]\n", ["x.yaml:1: nested more than 100 levels deep, or inside itself: write it flatter"]),
         (
             b"a: \x00\n",
             ["x.yaml:1: not YAML: unacceptable character #x0000: special characters are not allowed"],
