@@ -22,6 +22,7 @@ from typing import Any
 import torch
 
 from fne import loop, registry
+from fne.allocation import bounded, out_of_memory_told
 from fne.codec import LineageCodec
 from fne.config import Config, LearningConfig, SearchConfig
 from fne.errors import NodeWarning, WriteError
@@ -96,14 +97,16 @@ def train(
     summary = finished(folder, wanted.watch.target) if resume is not None else None
     if summary is not None:
         return summary
-    experiment = _build(wanted)
+    with bounded(wanted.to_dict()):  # before there is a folder
+        experiment = _build(wanted)
     if resume is None:
         folder = make_folder(folder, numbered=out is None)
     try:
         with locked(folder):
             if resume is None:
                 check_unused(folder)
-            return _run(experiment, folder, begun, resuming=resume is not None, stop_after=stop_after, quiet=quiet)
+            with out_of_memory_told(wanted.to_dict()):
+                return _run(experiment, folder, begun, resuming=resume is not None, stop_after=stop_after, quiet=quiet)
     except OSError as error:
         raise WriteError(
             f"cannot write {error.filename or folder}: {error.strerror or error}; make room or mend the folder, then "

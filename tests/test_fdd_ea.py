@@ -248,7 +248,10 @@ def test_a_problem_that_nobody_can_measure_ends_the_run(tmp_path: Path) -> None:
     ("changed", "text"),
     [
         ({"problem": {"name": "ellipsoid", "dim": 0}}, "problem.dim = 0: must be a whole number >= 1"),
-        ({"problem": {"name": "ellipsoid", "nodes": 0}}, "problem.nodes = 0: must be a whole number >= 1"),
+        (
+            {"problem": {"name": "ellipsoid", "nodes": 0}},
+            "problem.nodes = 0: must be a whole number >= 1 and <= 1000000",
+        ),
         ({"problem": {"name": "elipsoid"}}, "did you mean 'ellipsoid'?"),
         ({"problem": {"name": "ellipsoid", "colour": 1}}, "problem.colour = 1: unknown key"),
         ({"strategy": {"name": "fne"}}, "strategy.name = 'fne': needs data and model; for problem take"),

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
+import fne
+from fne import registry
+from fne.allocation import bounded
 from fne.config import load_config
-from fne.errors import ConfigError
+from fne.errors import ConfigError, FneError, SettingError
 from fne.yamltext import BROKEN, MOST_LEVELS, MOST_TEXT, MOST_VALUES, parse
 
 
@@ -115,7 +121,7 @@ def test_a_number_of_python_that_it_does_not_write_is_told(key: str) -> None:
     ("override", "why"),
     [
         (f"strategy.population={2**53 + 1}", "must be a whole number >= 2 and at most 9007199254740992"),
-        (f"data.nodes={10**250}", "must be a whole number >= 1 or null and at most 9007199254740992"),
+        (f"data.nodes={10**250}", "must be a whole number >= 1 and <= 1000000 or null"),
         (f"seed={2**63}", "must be a whole number >= 0 and < 2**63"),
     ],
 )
@@ -125,3 +131,74 @@ def test_a_number_beyond_what_torch_counts_is_told(override: str, why: str) -> N
         load_config("fne_quick", [override])
     assert why in str(told.value)
     assert load_config("fne_quick", [f"seed={2**63 - 1}"]).seed == 2**63 - 1
+
+
+# ------------------------------------------------------------------------------------------------ sizes
+LEARNING: dict[str, Any] = {"data": {"name": "toy", "nodes": 4}, "model": "logistic", "strategy": "fne"}
+SEARCHING: dict[str, Any] = {"problem": {"name": "ellipsoid", "nodes": 4}, "strategy": "fdd_ea"}
+FRONT: dict[str, Any] = {"problem": {"name": "dtlz", "number": 2, "nodes": 4}, "strategy": "fdd_ea_mo"}
+OF_TASK = {"LearningTask": LEARNING, "SearchTask": SEARCHING, "FrontTask": FRONT}
+HUGE = 10**12
+
+
+def absurd() -> Iterator[Any]:
+    """Yield a config and the key of each count that becomes memory, of all that is registered."""
+    for name, entry in registry.catalogue("strategy").items():
+        for key in ("population", "initial", "parents", "swarms", "centres"):
+            if key in entry.settings and entry.module.startswith("fne."):
+                secure = {"secure": True} if name == "fdd_ea_dh" else {}
+                more = {"surrogate": "network"} if key == "centres" and entry.task == "FrontTask" else {}
+                config = {**OF_TASK[entry.task], **secure, "strategy": {"name": name, **more, key: HUGE}}
+                yield pytest.param(config, f"strategy.{key}", id=f"{name}-{key}")
+    for values in ({"name": "mlp", "hidden": [HUGE]}, {"name": "mlp", "hidden": [8, HUGE]}):
+        yield pytest.param({**LEARNING, "model": values}, "model.hidden", id=f"mlp-{len(values['hidden'])}")
+    for key in ("samples", "features", "nodes"):
+        yield pytest.param({**LEARNING, "data": {"name": "toy", "nodes": 4, key: HUGE}}, f"data.{key}", id=f"toy-{key}")
+    yield pytest.param({**SEARCHING, "problem": {"name": "ellipsoid", "dim": HUGE}}, "problem.dim", id="dim")
+    yield pytest.param({**SEARCHING, "problem": {"name": "ellipsoid", "nodes": HUGE}}, "problem.nodes", id="nodes")
+    for name in ("local", "framed"):
+        yield pytest.param({**LEARNING, "engine": {"name": name, "threads": HUGE}}, "engine.threads", id=name)
+
+
+@pytest.mark.parametrize(("config", "key"), list(absurd()))
+def test_a_number_that_asks_for_more_than_the_memory_is_refused(
+    config: dict[str, Any], key: str, tmp_path: Path
+) -> None:
+    """It claims to end the process: by the memory, by a thread that cannot be made, or by a loop of days."""
+    with pytest.raises(FneError) as told:
+        fne.train(config, out=tmp_path / "run", stop_after=1)
+    assert key in str(told.value)
+    assert str(HUGE) in str(told.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_guard_estimates_before_it_allocates() -> None:
+    def room(device: torch.device) -> int:
+        return 10**8
+
+    tree = {"strategy": {"population": 20_000}, "seed": 10**9}
+    with bounded(tree, room):
+        assert torch.zeros(10**4, 10**3).sum() == 0  # 40 MB
+    why = r"strategy.population = 20000: must be smaller: a tensor of 20000 x 2000 numbers takes 160 MB, and 100 MB are"
+    for make in (
+        lambda: torch.empty(20_000, 2000),
+        lambda: torch.randn(20_000, 2000, generator=torch.Generator()),
+        lambda: torch.zeros(2000).repeat(20_000, 1),
+    ):
+        with pytest.raises(SettingError, match=why), bounded(tree, room):
+            make()
+    with (
+        pytest.raises(FneError, match=r"of which the largest are strategy.population = 20000, or take"),
+        bounded(tree, room),
+    ):
+        torch.empty(3 * 10**7)
+
+
+def test_what_another_allocator_refuses_is_told() -> None:
+    with (
+        pytest.raises(FneError, match=r"the memory is too small: Unable to allocate .*a = 7, or take"),
+        bounded({"a": 7}),
+    ):
+        np.zeros((2**20, 2**30))
+    with pytest.raises(RuntimeError, match="ordinary"), bounded({}):
+        raise RuntimeError("ordinary")
