@@ -127,6 +127,7 @@ def train(
     folds: Folds = "",
     bytes_: Bytes = True,
     quiet: Quiet = False,
+    trust: Annotated[bool, typer.Option("--trust", help="Run the code that a resumed folder names.")] = False,
 ) -> None:
     """Run a config: fne train CONFIG [strategy.population=64 ...]."""
     configs, overrides = configs_and_overrides(words or [])
@@ -146,7 +147,8 @@ def train(
 
     if resume is not None:
         source = wanted[0] if wanted else None
-        done = [run(source, [] if wanted else overrides, resume=resume, stop_after=stop_after, quiet=quiet)]
+        given = [] if wanted else overrides
+        done = [run(source, given, resume=resume, stop_after=stop_after, quiet=quiet, trust=trust)]
     else:
         done = []
         for config in wanted:

@@ -31,7 +31,7 @@ from fne.sections import (
     WatchSection,
 )  # fmt: skip
 from fne.settings import check, nearest, over_paths
-from fne.yamltext import BROKEN, dump, odd_keys, parse, plain
+from fne.yamltext import BROKEN, dump, excess, odd_keys, parse, plain
 
 COMMAND_LINE = "command line"
 
@@ -108,6 +108,8 @@ def load_config(
         ConfigError: with a line for each mistake.
     """
     if isinstance(source, Mapping):
+        if why := excess(source):
+            raise ConfigError([f"config: {why}"])
         problems = [f"config: {text}" for text in odd_keys(source)]
         return _Reader("config", Path.cwd(), problems=problems, recorded=recorded).read(plain(source), overrides)
     path = _find(source)
@@ -187,6 +189,8 @@ class _Reader:
             raise ConfigError(self.problems)
         for text in overrides:
             self.override(tree, text)
+        if why := excess(tree):  # keys of overrides have levels, too
+            raise ConfigError([*self.problems, f"{COMMAND_LINE}: {why}"])
         self.load_plugins(tree.get("plugins"))
         searches = "problem" in tree
         self.keys = [*_keys(tree, searches=searches)]

@@ -85,7 +85,11 @@ class WriteError(RunError):
 
 def shown(value: Any, most: int = 80) -> str:
     """Write a value as a config would: `true`, `null`, `'text'`; at most so many characters."""
-    text = {"None": "null", "True": "true", "False": "false"}.get(repr(value), repr(value))
+    try:
+        text = repr(value)
+    except ValueError:  # Python writes no number of more than 4,300 digits
+        text = f"a {type(value).__name__} too long to be written"
+    text = {"None": "null", "True": "true", "False": "false"}.get(text, text)
     return text if len(text) <= most else text[: most - 1] + "…"
 
 

@@ -65,7 +65,7 @@ def fit_payload(request: Request, node: str) -> Payload:
             "centres": (runs, centres, variables), "widths": (runs, centres),
             "weights": (runs, objectives, centres), "bias": (runs, objectives),
         }  # fmt: skip
-        told |= {name: Entry(kind, size, finite="all") for name, size in sizes.items()}
+        told |= {name: Entry(kind, size, finite="usual") for name, size in sizes.items()}
     return told
 
 
@@ -122,9 +122,9 @@ def predict_payload(request: Request, node: str) -> Payload:
     """Return what `front_predict` yields: predictions and their squares, and which runs they are of."""
     size = *request.common["candidates"].shape[:2], "objectives"
     if request.options["arithmetic"] == "masked":
-        return {"masked": Entry("float", size, finite="all")}
+        return {"masked": Entry("float", size, finite="usual")}
     kind: PayloadKind = "int" if request.options["arithmetic"] == "fixed" else "float"
-    sums = {name: Entry(kind, size, finite="all") for name in ("first", "second")}
+    sums = {name: Entry(kind, size, finite="usual") for name in ("first", "second")}
     return {**sums, "count": Entry("int", size[:1], least=0, most=1)}
 
 

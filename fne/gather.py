@@ -90,14 +90,14 @@ def gather(
         wrong = fault(reply.payload, expected) if request.expected is not None else ""
         if wrong:
             failures.append(failed(reply, wrong))
-        elif name := lifeless(reply.payload, expected):
-            lifeless_ones.append((reply, name))
+        elif wrong := lifeless(reply.payload, expected):
+            lifeless_ones.append((reply, wrong))
         else:
             take(reply)
     sound = bool(per_node)
-    for reply, name in lifeless_ones:
+    for reply, wrong in lifeless_ones:
         if sound:  # others have finite values: it is the node, and not what is evaluated
-            failures.append(failed(reply, f"answers no finite value as {name!r}, and other nodes do"))
+            failures.append(failed(reply, wrong))
         else:
             take(reply)
     for odd in folded.outvoted() if folded is not None else ():

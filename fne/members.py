@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from fne import registry
+from fne.allocation import check_counts
 from fne.errors import FneError, StrategyWarning
 from fne.types import Strategy
 
@@ -161,11 +162,15 @@ def new_strategy(name: str, task: Any, seed: int, settings: Mapping[str, Any]) -
 
     Raises:
         FneError: an optional member is of the wrong kind; names it and the strategy.
+        SettingError: so many models or points do not fit into memory.
     """
+    entry = registry.entry("strategy", name)
+    each = {"models": 4 * task.layout.size} if entry.task == "LearningTask" else {"points": 8 * len(task.space)}
+    check_counts("strategy", entry.settings, settings, each)
     make: Callable[..., Strategy] = registry.load("strategy", name)
     strategy = make(task, seed=seed, **settings)
     try:
         check_members(strategy)
     except FneError as error:
-        raise FneError(f"strategy.name = {name!r} ({registry.entry('strategy', name).file}): {error}") from error
+        raise FneError(f"strategy.name = {name!r} ({entry.file}): {error}") from error
     return strategy

@@ -34,7 +34,7 @@ def callable_problem(
         float | None, Key("most that a point may take; null: none", unit="seconds", gt=0, le=10000000)
     ] = None,
     retries: Annotated[int, Key("further tries of a point that could not be measured", ge=0)] = 0,
-    parallel: Annotated[int, Key("points that are measured at once", unit="processes", ge=1)] = 1,
+    parallel: Annotated[int, Key("points that are measured at once", unit="processes", ge=1, le=1024)] = 1,
     objectives: Annotated[
         tuple[str, ...],
         Key("names of what is measured, all smaller is better", min_length=1, allowed="[name, ..], at least one text"),
@@ -85,7 +85,7 @@ def command_problem(
         float | None, Key("most that a point may take; null: none", unit="seconds", gt=0, le=10000000)
     ] = None,
     retries: Annotated[int, Key("further tries of a point that could not be measured", ge=0)] = 0,
-    parallel: Annotated[int, Key("points that are measured at once", unit="processes", ge=1)] = 1,
+    parallel: Annotated[int, Key("points that are measured at once", unit="processes", ge=1, le=1024)] = 1,
     objectives: Annotated[
         tuple[str, ...],
         Key("names of what is measured, all smaller is better", min_length=1, allowed="[name, ..], at least one text"),

@@ -44,8 +44,9 @@ class Entry:
             stands for a number as in `shape`, and for no bound where nobody knows it.
         nan: whether NaN is allowed where there are bounds, in the place of a number that is not there.
         optional: whether the entry may be left out.
-        finite: whether every element must be a finite number (`all`), or at least one where any other node has one
-            (`some`), as of losses of many individuals.
+        finite: whether every element must be a finite number (`all`); every one where those of any other node are
+            (`usual`), as of networks that may all diverge; or at least one where any other node has one (`some`), as
+            of losses of many individuals.
     """
 
     kind: Kind
@@ -54,7 +55,7 @@ class Entry:
     most: float | str | None = None
     optional: bool = False
     nan: bool = False
-    finite: Literal["", "some", "all"] = ""
+    finite: Literal["", "some", "usual", "all"] = ""
 
     def bound(self, sizes: Mapping[str, int]) -> Entry:
         """Return the entry with numbers in the place of those names that have one."""
@@ -110,11 +111,15 @@ def fault(payload: Tensors, expected: Payload) -> str:
 
 
 def lifeless(payload: Tensors, expected: Payload) -> str:
-    """Return the entry of which some values must be finite and none is, or nothing."""
+    """Return what about a payload is wrong unless it is the same with all nodes, or nothing."""
     for name, entry in expected.items():
-        value = payload.get(name)
-        if entry.finite == "some" and value is not None and value.numel() and not bool(value.isfinite().any()):
-            return name
+        if entry.finite not in ("some", "usual") or name not in payload:
+            continue
+        finite = payload[name].isfinite()
+        if entry.finite == "some" and finite.numel() and not bool(finite.any()):
+            return f"answers no finite value as {name!r}, and other nodes do"
+        if entry.finite == "usual" and not bool(finite.all()):
+            return f"answers {name!r} with {int((~finite).sum())} values that are not finite, and other nodes do not"
     return ""
 
 

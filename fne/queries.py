@@ -74,7 +74,7 @@ def surrogate_payload(request: Request, node: str) -> Payload:
     if runs:
         size = runs, int(request.options["centres"])
         sizes = {"widths": size, "weights": size, "bias": (runs,), "centres": (*size, points.shape[-1])}
-        told |= {name: Entry("float", size, finite="all") for name, size in sizes.items()}
+        told |= {name: Entry("float", size, finite="usual") for name, size in sizes.items()}
     return told
 
 

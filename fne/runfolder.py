@@ -24,6 +24,7 @@ from fne.experiment import Experiment
 from fne.files import write_atomically
 from fne.randomness import seeded_initialisation
 from fne.settings import check, faults
+from fne.trust import check_own
 from fne.types import Result
 from fne.yamltext import parse
 
@@ -39,12 +40,15 @@ def choose(
     overrides: Sequence[str],
     out: str | Path | None,
     resume: str | Path | None,
+    *,
+    trust: bool = False,
 ) -> tuple[Path, Config]:
     """Return the folder that a new or a resumed run asks for, and its config; arguments as of `fne.train`.
 
     Raises:
         FneError: neither a config nor a run to resume; `ConfigError` for a config with mistakes.
-        CheckpointError: nothing to resume there, or other settings than the run's own; names the differences.
+        CheckpointError: nothing to resume there, or other settings than the run's own, with the differences; or code
+            that nobody has trusted, of which nothing was executed.
     """
     if resume is None:
         if config is None:
@@ -54,6 +58,10 @@ def choose(
     folder = Path(resume)
     if not (folder / CONFIG).is_file():
         raise CheckpointError(f"{folder / CONFIG}: no run to resume there; give the folder of a run")
+    own = None if config is None else _wanted(config, overrides)
+    if not trust:
+        tree = _tree(folder / CONFIG)
+        check_own(folder, tree, None if own is None else own.to_dict())
     stored = load_config(folder / CONFIG, recorded=True)
     wanted = _wanted(stored if config is None else config, overrides)
     changes = [
@@ -66,6 +74,15 @@ def choose(
             "config), or start a new run; --stop-after ends early without changing the horizon"
         )
     return folder, stored.with_values({f"watch.{k}": v for k, v in wanted.watch.model_dump().items()})
+
+
+def _tree(path: Path) -> dict[str, Any]:
+    """Return a config file's plain values, without doing anything that it says; empty where it cannot be read."""
+    try:
+        tree, _ = parse(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError):
+        return {}
+    return tree if isinstance(tree, dict) else {}
 
 
 def folder_name(config: Config) -> str:
@@ -256,11 +273,7 @@ def load_model(folder: str | Path, *, plugins: Sequence[str | Path] = ()) -> nn.
 def _unregistered(path: Path, name: str) -> str:
     """Say which plugins the run had whose model nothing known here registers."""
     config = path.with_name(CONFIG)
-    try:
-        tree, _ = parse(config.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError):
-        tree = None
-    plugins = tree.get("plugins") if isinstance(tree, dict) else None
+    plugins = _tree(config).get("plugins")
     had = [str(plugin) for plugin in plugins] if isinstance(plugins, list) else []
     return (
         f"{path}: model {name!r} is not registered; {config} names {', '.join(had) or 'no plugin'}. A plugin is code: "

@@ -43,7 +43,7 @@ class NamedSection(Section):
 class DataNodes(Section):
     """Keys of the data section that are the same for every data set."""
 
-    nodes: Annotated[int | None, Key("nodes that share the data; null: the partition says", ge=1)] = None
+    nodes: Annotated[int | None, Key("nodes that share the data; null: the partition says", ge=1, le=10**6)] = None
     shift: Annotated[int, Key("most that a training input is moved, anew each time", unit="pixels, samples", ge=0)] = 0
 
 
@@ -61,7 +61,7 @@ class DataSection(DataNodes, NamedSection):
 class ProblemNodes(Section):
     """Keys of the problem section that are the same for every problem."""
 
-    nodes: Annotated[int, Key("owners that can measure points", ge=1)] = 10
+    nodes: Annotated[int, Key("owners that can measure points", ge=1, le=10**6)] = 10
     noise: Annotated[float, Key("standard deviation of what is added to each measurement; alpha", ge=0)] = 0.0
     infeasible: Annotated[
         int,

@@ -26,6 +26,11 @@ def Key(description: str, *, unit: str = "", allowed: str = "", path: PathForm =
     return Field(description=description, json_schema_extra=extra, **bounds)
 
 
+LARGEST = 2**53
+"""Most that a whole number may be which has no bound of its own: a float holds all up to it."""
+_HUGE = 2**1023
+"""Whole numbers from here on are as good as infinite: Python makes no float of one that is twice as large."""
+
 PathForm = Literal["", "file", "search", "call", "program"]
 
 
@@ -110,7 +115,7 @@ def check(
         if key not in fields
     ]
     given = {key: value for key, value in values.items() if key in fields}
-    wrong = {key: why for key, value in given.items() if (why := _oddity(value, _leaves(fields[key])))}
+    wrong = {key: why for key, value in given.items() if (why := _oddity(value, fields[key]))}
     below: dict[str, str] = {}
     try:
         made = model.model_validate(given)
@@ -119,7 +124,8 @@ def check(
         wrong = {str(detail["loc"][0]): detail["type"] for detail in details} | wrong
         below = {str(key): str(rest[0]) for key, *rest in (detail["loc"] for detail in details) if rest}
     for key in (key for key in fields if key in wrong):
-        text = f"must be {allowed(fields[key])}"
+        most = f" and at most {LARGEST}" if wrong[key] == "too_large" else ""
+        text = f"must be {allowed(fields[key])}{most}"
         for short, clear in _CLEARER.get(wrong[key], {}).items():
             text = text.replace(short, clear)
         if isinstance(value := given.get(key), dict) and below.get(key) in value:  # which of the many it is
@@ -143,10 +149,16 @@ _CLEARER = {
 }
 
 
-def _oddity(value: Any, leaves: Sequence[Any]) -> str:
+def _oddity(value: Any, annotation: Any) -> str:
     # Where pydantic is too kind: true is no number, and what a free mapping holds must be plain and finite.
-    scalars = list(_scalars(value))
+    scalars, leaves = list(_scalars(value)), _leaves(annotation)
+    bounded = any(hasattr(bound, "le") or hasattr(bound, "lt") for bound in _bounds(_parts(annotation)[1]))
+    counts = int in leaves and not bounded
+    if counts and any(isinstance(scalar, int) and abs(scalar) > LARGEST for scalar in scalars):
+        return "too_large"
     if any(isinstance(scalar, float) and not math.isfinite(scalar) for scalar in scalars):
+        return "finite_number"
+    if any(isinstance(scalar, int) and abs(scalar) >= _HUGE for scalar in scalars):
         return "finite_number"
     if not all(scalar is None or isinstance(scalar, bool | int | float | str) for scalar in scalars):
         return "no_scalar"

@@ -217,7 +217,7 @@ def train_payload(request: Request, node: str) -> Payload:
     """Return what `train` yields: the change of the parameters, the buffers, the loss and the number of samples."""
     given = request.addressed(node)
     buffers = {
-        name: Entry("float" if value.is_floating_point() else "int", tuple(value.shape), finite="all")
+        name: Entry("float" if value.is_floating_point() else "int", tuple(value.shape))
         for name, value in given.items() if name.startswith(BUFFER)
     }  # fmt: skip
     delta = Entry("float", tuple(given["parameters"].shape), finite="all")

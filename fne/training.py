@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from fne import loop, registry
+from fne.allocation import bounded, out_of_memory_told
 from fne.codec import LineageCodec
 from fne.config import Config, LearningConfig, SearchConfig
 from fne.errors import NodeWarning, WriteError
@@ -51,6 +52,7 @@ from fne.secure import SecureEngine
 from fne.secure_checks import check_secure
 from fne.secure_tasks import secure_only
 from fne.stopping import Interruption, interrupts
+from fne.trust import mark
 from fne.types import Callback, Engine, Metrics, Round, Strategy
 from fne.watch.attendance import warning_of
 from fne.watch.checkpoint import Checkpoint
@@ -72,6 +74,7 @@ def train(
     resume: str | Path | None = None,
     stop_after: int | None = None,
     quiet: bool = True,
+    trust: bool = False,
 ) -> dict[str, Any]:
     """Run a config to its end and return its summary (`summary.json`).
 
@@ -82,6 +85,7 @@ def train(
         resume: folder of a run to go on with, bit for bit; one that ended at `watch.target` goes on to a higher one.
         stop_after: end after this step with a checkpoint; the horizon stays.
         quiet: no progress bar.
+        trust: go on with a run that names code, also if nothing tells that this user began it, see `fne.trust`.
 
     Returns:
         The summary; of a run that was stopped early only `name, seed, steps, folder, finished=False`.
@@ -89,19 +93,21 @@ def train(
     Raises:
         FneError: whatever the user can mend; a run's last checkpoint stays good.
     """
-    folder, wanted = choose(config, overrides, out, resume)
+    folder, wanted = choose(config, overrides, out, resume, trust=trust)
     begun = time.process_time()
     summary = finished(folder, wanted.watch.target) if resume is not None else None
     if summary is not None:
         return summary
-    experiment = _build(wanted)
+    with bounded(wanted.to_dict()):  # before there is a folder
+        experiment = _build(wanted)
     if resume is None:
         folder = make_folder(folder, numbered=out is None)
     try:
         with locked(folder):
             if resume is None:
                 check_unused(folder)
-            return _run(experiment, folder, begun, resuming=resume is not None, stop_after=stop_after, quiet=quiet)
+            with out_of_memory_told(wanted.to_dict()):
+                return _run(experiment, folder, begun, resuming=resume is not None, stop_after=stop_after, quiet=quiet)
     except OSError as error:
         raise WriteError(
             f"cannot write {error.filename or folder}: {error.strerror or error}; make room or mend the folder, then "
@@ -162,6 +168,7 @@ def _run(
                 codec.load_state_dict(kept["wire"])
         if not resuming:
             write_atomically(folder / CONFIG, config.to_yaml().encode())
+            mark(folder, config.to_dict())
         view = None
         if isinstance(experiment, Search):
             stack.callback(experiment.problem.close)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from numbers import Real
 from typing import Any
 
@@ -18,18 +18,27 @@ from fne.errors import shown
 
 BROKEN = object()
 """What `parse` returns for a text that is no YAML."""
+MOST_VALUES, MOST_LEVELS, MOST_TEXT, MOST_DIGITS = 100_000, 100, 500_000, 300
+"""Bounds on what is read as a config: values once aliases are written out, depth, characters, digits of a number."""
+_DEEP = f"nested more than {MOST_LEVELS} levels deep, or inside itself: write it flatter"
 
 
 def parse(text: str) -> tuple[Any, list[tuple[int, str]]]:
     """Return the plain value of a text, and a line number with each mistake: bad syntax, a key twice, a key of no text.
 
-    A key may be text or a whole number in its plain form, which becomes the same text.
+    A key may be text or a whole number in its plain form, which becomes the same text. A text beyond the bounds above
+    is refused before its aliases are written out: 500 bytes of nested aliases stand for billions of values.
     """
+    if len(text) > MOST_TEXT:
+        return BROKEN, [(1, f"{len(text)} characters are too long for a config, which has at most {MOST_TEXT}")]
     try:
         loader = _Loader(text)
-        value = plain(loader.get_single_data())
+        node = loader.get_single_node()
+        if why := excess(node, _below):
+            return BROKEN, [(1, why)]
+        value = None if node is None else plain(loader.construct_document(node))
     except RecursionError:
-        return BROKEN, [(1, "not YAML: nested too deeply, or an anchor inside itself")]
+        return BROKEN, [(1, _DEEP)]
     except (yaml.YAMLError, ValueError) as error:
         mark = getattr(error, "problem_mark", None)
         why = getattr(error, "problem", None) or str(error).splitlines()[0]
@@ -57,6 +66,48 @@ def plain(value: Any) -> Any:
     return value
 
 
+def children(value: Any) -> Iterable[Any]:
+    """Return what a plain value holds: of a mapping its values, of a list its items."""
+    if isinstance(value, Mapping):
+        return value.values()
+    return value if isinstance(value, list | tuple) else ()
+
+
+def _below(node: Any) -> Iterable[Any]:
+    if isinstance(node, yaml.MappingNode):
+        return [part for pair in node.value for part in pair]
+    return node.value if isinstance(node, yaml.SequenceNode) else ()
+
+
+def excess(value: Any, below: Callable[[Any], Iterable[Any]] = children) -> str:
+    """Return what is wrong with a value that is too large or too deep for a config, or an empty string.
+
+    What occurs in several places is looked at once and counted in each, so the time is that of the value in memory and
+    not of the value written out.
+
+    Args:
+        value: whose size is in question; it may hold itself.
+        below: what a value holds.
+    """
+    counted: dict[int, tuple[int, int]] = {}
+
+    def count(value: Any) -> tuple[int, int]:
+        if id(value) not in counted:
+            counts = [count(part) for part in below(value)]
+            counted[id(value)] = (1 + sum(n for n, _ in counts), 1 + max((deep for _, deep in counts), default=0))
+        return counted[id(value)]
+
+    try:
+        values, levels = count(value)
+    except RecursionError:
+        return _DEEP
+    if levels > MOST_LEVELS:
+        return _DEEP
+    if values > MOST_VALUES:
+        return f"{values} values, aliases written out, are too many for a config, which has at most {MOST_VALUES}"
+    return ""
+
+
 def odd_keys(value: Any, place: str = "") -> Iterator[str]:
     """Yield, for each key of a value's mappings that is neither text nor a number, what is wrong with it."""
     if isinstance(value, Mapping):
@@ -81,6 +132,19 @@ class _Loader(yaml.SafeLoader):
     def __init__(self, text: str) -> None:
         super().__init__(text)
         self.mistakes: list[tuple[int, str]] = []
+
+    def compose_scalar_node(self, anchor: Any) -> yaml.ScalarNode:
+        node: yaml.ScalarNode = super().compose_scalar_node(anchor)
+        kind = node.tag.rpartition(":")[2]
+        fitting = [_PLAIN[name] for name in (kind, *(["int"] if kind == "float" else ())) if name in _PLAIN]
+        why = ""
+        if fitting and not any(pattern.match(node.value) for pattern in fitting):  # the tag was written, then
+            why = f"{shown(node.value)} is no {kind}: leave out the tag, or write another value"
+        elif kind == "int" and len(node.value) > MOST_DIGITS:
+            why = f"a number of {len(node.value)} digits, and at most {MOST_DIGITS} are read: write it shorter"
+        if why:
+            raise yaml.composer.ComposerError(None, None, why, node.start_mark)
+        return node
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         node: yaml.MappingNode = super().compose_mapping_node(anchor)
@@ -114,9 +178,12 @@ class _Dumper(yaml.SafeDumper):
     def represent_text(self, text: str) -> yaml.ScalarNode:
         # only double quotes bring back characters that count as line breaks (U+0085, U+2028)
         style = None if text.isprintable() else '"'
-        return self.represent_scalar("tag:yaml.org,2002:str", text, style)
+        return self.represent_scalar(f"{_TAG}str", text, style)
 
 
+_TAG = "tag:yaml.org,2002:"
+_PLAIN: dict[str, re.Pattern[str]] = {}
+"""What a value of each kind looks like: one that is written with the tag of the kind must look the same."""
 for _tag, _pattern, _first in (
     ("null", re.compile(r"(?:~|null|Null|NULL|)$"), ["~", "n", "N", ""]),
     ("bool", re.compile(r"(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF")),
@@ -124,6 +191,11 @@ for _tag, _pattern, _first in (
     ("float", _FLOAT, list("-+.0123456789")),
     ("merge", re.compile(r"<<$"), ["<"]),
 ):
-    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", _pattern, _first)
+    _PLAIN[_tag] = _pattern
+    _Loader.add_implicit_resolver(f"{_TAG}{_tag}", _pattern, _first)
+_PLAIN_TAGS = {f"{_TAG}{kind}" for kind in ("null", "bool", "int", "float", "str", "seq", "map")}
+_Loader.yaml_constructors = {
+    tag: make for tag, make in yaml.SafeLoader.yaml_constructors.items() if tag is None or tag in _PLAIN_TAGS
+}  # no dates, sets and bytes: the constructor of None refuses all other tags
 _Dumper.add_representer(str, _Dumper.represent_text)
-_Dumper.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+.0123456789"))
+_Dumper.add_implicit_resolver(f"{_TAG}float", _FLOAT, list("-+.0123456789"))

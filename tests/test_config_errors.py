@@ -70,7 +70,7 @@ model=lime | model.name = 'lime': must be one of <model> (did you mean 'line'?)
 model.name=[] | model.name = []: must be one of <model>
 data=7 | data = 7: must be a name or a mapping with a name
 data.name=zz | data.name = 'zz': must be one of <data>
-data.nodes=0 | data.nodes = 0: must be a whole number >= 1 or null
+data.nodes=0 | data.nodes = 0: must be a whole number >= 1 and <= 1000000 or null
 data.node=3 | data.node = 3: unknown key of data 'dots' (did you mean 'nodes'?)
 data.shift=-1 | data.shift = -1: must be a whole number >= 0
 data.zz=3 | data.zz = 3: unknown key of data 'dots' (known: size, path, nodes, partition, shift)
@@ -148,7 +148,7 @@ plugins: [mine.py, none.py, 4]
         "bad.yaml: sed = 1: unknown key of the config (did you mean 'seed'?)",
         "bad.yaml: plugins = ['mine.py', 'none.py', 4]: must be a list, each text",
         "bad.yaml: data.colour = 'red': unknown key of data 'dots' (known: size, path, nodes, partition, shift)",
-        "bad.yaml: data.nodes = 0: must be a whole number >= 1 or null",
+        "bad.yaml: data.nodes = 0: must be a whole number >= 1 and <= 1000000 or null",
         f"bad.yaml: model.name is missing: must be one of {', '.join(registry.catalogue('model'))}",
         "bad.yaml: strategy.widht = [1]: unknown key of strategy 'drift' (did you mean 'widths'?)",
         "bad.yaml: strategy.rounds is missing: must be a whole number >= 1",
@@ -191,7 +191,7 @@ EMPTY = "is empty: must be a mapping with data, model and strategy, or problem a
             ["x.yaml:1: not YAML: could not determine a constructor for the tag "
              "'tag:yaml.org,2002:python/name:os.system'"],
         ),
-        (b"a: &b [*b]\n", ["x.yaml:1: not YAML: nested too deeply, or an anchor inside itself"]),
+        (b"a: &b [*b]\n", ["x.yaml:1: nested more than 100 levels deep, or inside itself: write it flatter"]),
         (
             b"a: \x00\n",
             ["x.yaml:1: not YAML: unacceptable character #x0000: special characters are not allowed"],

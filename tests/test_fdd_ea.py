@@ -248,7 +248,10 @@ def test_a_problem_that_nobody_can_measure_ends_the_run(tmp_path: Path) -> None:
     ("changed", "text"),
     [
         ({"problem": {"name": "ellipsoid", "dim": 0}}, "problem.dim = 0: must be a whole number >= 1"),
-        ({"problem": {"name": "ellipsoid", "nodes": 0}}, "problem.nodes = 0: must be a whole number >= 1"),
+        (
+            {"problem": {"name": "ellipsoid", "nodes": 0}},
+            "problem.nodes = 0: must be a whole number >= 1 and <= 1000000",
+        ),
         ({"problem": {"name": "elipsoid"}}, "did you mean 'ellipsoid'?"),
         ({"problem": {"name": "ellipsoid", "colour": 1}}, "problem.colour = 1: unknown key"),
         ({"strategy": {"name": "fne"}}, "strategy.name = 'fne': needs data and model; for problem take"),
@@ -341,8 +344,10 @@ def test_a_run_goes_on_only_with_the_code_that_measured(tmp_path: Path) -> None:
     given = {**config(rounds=3, participation=0.6), "problem": {**own, "nodes": 5}}
     train(given, out=tmp_path / "run", stop_after=2)
     file.write_text("def square(x):\n    return (x - 2) ** 2\n")
-    with pytest.raises(FneError, match="code: "):
+    with pytest.raises(FneError, match=r"mine\.py changed since the run was begun"):
         train(None, resume=tmp_path / "run")
+    with pytest.raises(FneError, match="code: "):
+        train(None, resume=tmp_path / "run", trust=True)
     file.write_text("def square(x):\n    return (x - 1) ** 2\n")
     assert train(None, resume=tmp_path / "run")["best_value"] < 0.5
 

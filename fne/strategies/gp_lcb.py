@@ -33,7 +33,9 @@ def gp_lcb(
     refit_every: Annotated[
         int, Key("length scales are fitted anew every so many evaluations", unit="evaluations", ge=1)
     ] = 10,
-    population: Annotated[int, Key("of the genetic algorithm on the acquisition", ge=2, multiple_of=2)] = 100,
+    population: Annotated[
+        int, Key("of the genetic algorithm on the acquisition", unit="points", ge=2, multiple_of=2)
+    ] = 100,
     generations: Annotated[int, Key("of that algorithm", ge=1)] = 50,
     runs: Annotated[int, Key("one after another, of seeds seed, seed + 1, …", unit="runs", ge=1, le=1000)] = 1,
 ) -> ValueSearch:

@@ -25,7 +25,7 @@ def rcga(
     seed: int,
     initial: Annotated[int | None, Key("points of the Latin hypercube; null: 5 d", unit="points", ge=1)] = None,
     evaluations: Annotated[int | None, Key("after them; null: 6 d", unit="points", ge=0)] = None,
-    population: Annotated[int, Key("parents, and children of a generation", ge=2, multiple_of=2)] = 20,
+    population: Annotated[int, Key("parents, and children of a generation", unit="points", ge=2, multiple_of=2)] = 20,
     crossover_eta: Annotated[float, Key("index of simulated binary crossover", ge=0)] = 15.0,
     mutation_eta: Annotated[float, Key("index of polynomial mutation", ge=0)] = 20.0,
     runs: Annotated[int, Key("side by side, of seeds seed, seed + 1, …", unit="runs", ge=1, le=1000)] = 1,

@@ -127,7 +127,7 @@ def _problem(formula: Formula, half: float, dim: int, *, optimum: float = 0.0, s
 @register("problem", "ellipsoid")
 def ellipsoid(
     *,
-    dim: Annotated[int, Key("variables", ge=1)] = 10,
+    dim: Annotated[int, Key("variables", ge=1, le=100000)] = 10,
     shift: Annotated[float, Key("how far from the centre optima lie, in half ranges; 0: unmoved", ge=0, le=0.9)] = 0.0,
     rotate: Annotated[bool, Key("turn the axes about the optimum")] = False,
 ) -> Problem:
@@ -138,7 +138,7 @@ def ellipsoid(
 @register("problem", "rosenbrock")
 def rosenbrock(
     *,
-    dim: Annotated[int, Key("variables", ge=2)] = 10,
+    dim: Annotated[int, Key("variables", ge=2, le=100000)] = 10,
     shift: Annotated[float, Key("how far from the centre optima lie, in half ranges; 0: unmoved", ge=0, le=0.9)] = 0.0,
     rotate: Annotated[bool, Key("turn the axes about the optimum")] = False,
 ) -> Problem:
@@ -149,7 +149,7 @@ def rosenbrock(
 @register("problem", "ackley")
 def ackley(
     *,
-    dim: Annotated[int, Key("variables", ge=1)] = 10,
+    dim: Annotated[int, Key("variables", ge=1, le=100000)] = 10,
     shift: Annotated[float, Key("how far from the centre optima lie, in half ranges; 0: unmoved", ge=0, le=0.9)] = 0.0,
     rotate: Annotated[bool, Key("turn the axes about the optimum")] = False,
 ) -> Problem:
@@ -160,7 +160,7 @@ def ackley(
 @register("problem", "rastrigin")
 def rastrigin(
     *,
-    dim: Annotated[int, Key("variables", ge=1)] = 10,
+    dim: Annotated[int, Key("variables", ge=1, le=100000)] = 10,
     shift: Annotated[float, Key("how far from the centre optima lie, in half ranges; 0: unmoved", ge=0, le=0.9)] = 0.0,
     rotate: Annotated[bool, Key("turn the axes about the optimum")] = False,
 ) -> Problem:
@@ -171,7 +171,7 @@ def rastrigin(
 @register("problem", "griewank")
 def griewank(
     *,
-    dim: Annotated[int, Key("variables", ge=1)] = 10,
+    dim: Annotated[int, Key("variables", ge=1, le=100000)] = 10,
     shift: Annotated[float, Key("how far from the centre optima lie, in half ranges; 0: unmoved", ge=0, le=0.9)] = 0.0,
     rotate: Annotated[bool, Key("turn the axes about the optimum")] = False,
 ) -> Problem:

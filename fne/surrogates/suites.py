@@ -61,7 +61,9 @@ def dtlz(
     *,
     number: Annotated[int, Key("which of the suite", ge=1, le=7)],
     objectives: Annotated[int, Key("values of a point", ge=2, le=20)] = 3,
-    dim: Annotated[int, Key("variables; all but objectives - 1 are for the distance from the front", ge=2)] = 20,
+    dim: Annotated[
+        int, Key("variables; all but objectives - 1 are for the distance from the front", ge=2, le=100000)
+    ] = 20,
 ) -> Problem:
     """DTLZ: scalable problems with known fronts, within [0, 1].
 
@@ -82,7 +84,7 @@ def wfg(
     *,
     number: Annotated[int, Key("which of the suite", ge=1, le=9)],
     objectives: Annotated[int, Key("values of a point", ge=2, le=20)] = 3,
-    dim: Annotated[int, Key("variables", ge=2)] = 20,
+    dim: Annotated[int, Key("variables", ge=2, le=100000)] = 20,
     position: Annotated[
         int | None,
         Key("variables for the place on the front, a multiple of objectives - 1; null: the least from 4 on", ge=4),

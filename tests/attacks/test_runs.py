@@ -1,8 +1,7 @@
-"""Attacks on a run folder between two parts of a run: what is changed, lost or damaged there is told, not gone on with."""
+"""Attacks on a run folder between two parts of a run: what was changed, lost or damaged is told, not gone on with."""
 
 from __future__ import annotations
 
-import random
 import shutil
 from collections.abc import Callable
 from pathlib import Path
