@@ -128,6 +128,9 @@ def train(
     bytes_: Bytes = True,
     quiet: Quiet = False,
     trust: Annotated[bool, typer.Option("--trust", help="Run the code that a resumed folder names.")] = False,
+    new_history: Annotated[
+        bool, typer.Option("--new-history", help="Resume beside a damaged history, which is kept aside.")
+    ] = False,
 ) -> None:
     """Run a config: fne train CONFIG [strategy.population=64 ...]."""
     configs, overrides = configs_and_overrides(words or [])
@@ -148,7 +151,11 @@ def train(
     if resume is not None:
         source = wanted[0] if wanted else None
         given = [] if wanted else overrides
-        done = [run(source, given, resume=resume, stop_after=stop_after, quiet=quiet, trust=trust)]
+        done = [
+            run(
+                source, given, resume=resume, stop_after=stop_after, quiet=quiet, trust=trust, new_history=new_history
+            )
+        ]  # fmt: skip
     else:
         done = []
         for config in wanted:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import io
+import json
 import os
 import secrets
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
 from fne.errors import CheckpointError, WriteError
 
+DIGEST = "digest"
+"""Key of a digest of all other values of a JSON file."""
 _REMEDY = "make room or mend the folder, then go on from the last checkpoint (--resume)"
 
 
@@ -114,3 +118,26 @@ def read_torch(path: Path) -> Any:
             f"{path}: not a checkpoint that can be read ({type(error).__name__}: {str(error)[:200]}); "
             "restore the file or start a new run"
         ) from None
+
+
+def with_digest(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """Return plain values of a JSON file with a digest of theirs: a reader finds out that they were changed."""
+    return {**tree, DIGEST: _digest_of(tree)}
+
+
+def without_digest(tree: Any) -> dict[str, Any]:
+    """Return what `with_digest` was given; a mapping without a digest is returned as it is.
+
+    Raises:
+        ValueError: it is no mapping, or not what was written.
+    """
+    if not isinstance(tree, dict):
+        raise ValueError("it is no mapping")
+    plain = {key: value for key, value in tree.items() if key != DIGEST}
+    if DIGEST in tree and tree[DIGEST] != _digest_of(plain):
+        raise ValueError("it was changed or damaged after it was written: its digest does not fit")
+    return plain
+
+
+def _digest_of(tree: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()[:16]

@@ -27,8 +27,8 @@ from torch import Tensor
 
 from fne import calling
 from fne.calling import Call, CallError
-from fne.errors import DataWarning
-from fne.files import append, writing
+from fne.errors import CheckpointError, DataWarning
+from fne.files import append, with_digest, without_digest, writing
 from fne.space import Space
 
 START_LIMIT = 300.0
@@ -84,9 +84,15 @@ class Measuring:
             return
         whole, end, _ = journal.read_bytes().rpartition(b"\n")  # what follows is a line that a kill cut off
         os.truncate(journal, len(whole + end))
-        for line in whole.splitlines():
-            entry = json.loads(line)
-            self._known.setdefault(entry["of"], []).append(tuple(map(float, entry["values"])))
+        for number, line in enumerate(whole.split(b"\n"), 1) if whole else ():
+            try:
+                entry = without_digest(json.loads(line))
+                self._known.setdefault(entry["of"], []).append(tuple(map(float, entry["values"])))
+            except (ValueError, KeyError, TypeError, RecursionError) as error:
+                raise CheckpointError(
+                    f"{journal}, line {number} is damaged ({error}): put the file back, or delete the line, and its "
+                    "point is measured anew"
+                ) from None
 
     def forget(self) -> None:
         """Empty the file: all that it holds is in a checkpoint now."""
@@ -100,7 +106,7 @@ class Measuring:
         with self._writing, writing(self._journal):
             self._journal.parent.mkdir(exist_ok=True)
             with open(self._journal, "ab", buffering=0) as file:
-                append(file, json.dumps({"of": of, "values": values}).encode() + b"\n")
+                append(file, json.dumps(with_digest({"of": of, "values": values})).encode() + b"\n")
                 os.fsync(file.fileno())
 
     def close(self) -> None:

@@ -21,7 +21,7 @@ from fne.config import Config, LearningConfig, difference, load_config, without_
 from fne.errors import CheckpointError, FneError, RunError
 from fne.evolution.genome import fill_buffers
 from fne.experiment import Experiment
-from fne.files import write_atomically
+from fne.files import without_digest, write_atomically
 from fne.randomness import seeded_initialisation
 from fne.settings import check, faults
 from fne.trust import check_own
@@ -164,13 +164,11 @@ def finished(folder: Path, target: float | None) -> dict[str, Any] | None:
     A run that ended at its own `watch.target` and not yet at `target` is not finished.
     """
     try:
-        summary = json.loads((folder / SUMMARY).read_bytes())
-    except (FileNotFoundError, ValueError):
-        return None
-    if not isinstance(summary, dict):
+        summary = without_digest(json.loads((folder / SUMMARY).read_bytes()))
+    except (FileNotFoundError, ValueError, RecursionError):
         return None
     ended_at, accuracy = load_config(folder / CONFIG, recorded=True).watch.target, summary.get("accuracy_last")
-    if ended_at is None or accuracy is None or accuracy < ended_at:
+    if ended_at is None or not isinstance(accuracy, float | int) or accuracy < ended_at:
         return summary  # it came to its own end
     return None if target is None or accuracy < target else summary
 

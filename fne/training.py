@@ -25,7 +25,7 @@ from fne.config import Config, LearningConfig, SearchConfig
 from fne.errors import NodeWarning, WriteError
 from fne.evolution.fitness import DISPLAY_SIGN
 from fne.experiment import Experiment, build
-from fne.files import write_atomically
+from fne.files import with_digest, write_atomically
 from fne.finishing import finish_learning, finish_search, view_of
 from fne.members import attempt, member
 from fne.relaying import Relaying
@@ -75,6 +75,7 @@ def train(
     stop_after: int | None = None,
     quiet: bool = True,
     trust: bool = False,
+    new_history: bool = False,
 ) -> dict[str, Any]:
     """Run a config to its end and return its summary (`summary.json`).
 
@@ -86,6 +87,7 @@ def train(
         stop_after: end after this step with a checkpoint; the horizon stays.
         quiet: no progress bar.
         trust: go on with a run that names code, also if nothing tells that this user began it, see `fne.trust`.
+        new_history: if the history of a run to go on with is damaged, keep it aside and begin another.
 
     Returns:
         The summary; of a run that was stopped early only `name, seed, steps, folder, finished=False`.
@@ -107,7 +109,10 @@ def train(
             if resume is None:
                 check_unused(folder)
             with out_of_memory_told(wanted.to_dict()):
-                return _run(experiment, folder, begun, resuming=resume is not None, stop_after=stop_after, quiet=quiet)
+                return _run(
+                    experiment, folder, begun, resuming=resume is not None, stop_after=stop_after, quiet=quiet,
+                    new_history=new_history,
+                )  # fmt: skip
     except OSError as error:
         raise WriteError(
             f"cannot write {error.filename or folder}: {error.strerror or error}; make room or mend the folder, then "
@@ -127,7 +132,14 @@ def _build(config: Config) -> Experiment | Search:
 
 
 def _run(
-    experiment: Experiment | Search, folder: Path, begun: float, *, resuming: bool, stop_after: int | None, quiet: bool
+    experiment: Experiment | Search,
+    folder: Path,
+    begun: float,
+    *,
+    resuming: bool,
+    stop_after: int | None,
+    quiet: bool,
+    new_history: bool,
 ) -> dict[str, Any]:
     config, strategy, watch = experiment.config, experiment.strategy, experiment.config.watch
     connect: Callable[..., Engine] = registry.load("engine", config.engine.name)
@@ -156,11 +168,11 @@ def _run(
         def extras() -> dict[str, Any]:
             history.sync()
             wire = {"wire": codec.state_dict()} if codec else {}
-            return {"position": history.position, "pending": history.pending, "totals": totals.state_dict(), **wire}
+            return {**history.state(), "totals": totals.state_dict(), **wire}
 
         checkpoint = Checkpoint(folder, watch.checkpoint_every, engine, identity, extras)
         state = checkpoint.read() if resuming else None
-        kept: dict[str, Any] = state["extras"] if state else {"position": 0, "pending": ""}
+        kept: dict[str, Any] = state["extras"] if state else {}
         if state:
             strategy.load_state_dict(state["strategy"])
             engine.load(state["step"])
@@ -177,8 +189,7 @@ def _run(
         elif experiment.dataset.files:
             told = [report.as_json() for report in experiment.dataset.files]
             write_atomically(folder / FILES, json.dumps(told, indent=1).encode())
-        resume_at = kept["position"] if resuming else None
-        history = stack.enter_context(History(folder, watch.every, resume_at, kept["pending"]))
+        history = stack.enter_context(History(folder, watch.every, kept, new=new_history))
         if resuming:  # everything that goes on was there
             for stale in (SUMMARY, MODEL, SOLUTION, FRONT):  # of a run that goes on to another target
                 (folder / stale).unlink(missing_ok=True)
@@ -194,6 +205,8 @@ def _run(
             champions = [_Champions(folder / "champions", watch.champions, experiment)]
         if state:
             totals.load_state_dict(kept["totals"])
+        else:
+            checkpoint.write(strategy)  # so that there is one, whenever the run is killed
         totals.start()
         stops.reached = totals.has_reached(watch.target)  # killed after the last step, before the summary
         if not stops.reached and (stop_after is None or strategy.step < stop_after):
@@ -263,7 +276,7 @@ def _finish(
     if often:
         warnings.warn(often, NodeWarning, stacklevel=2)
     summary = {key: _plain(value) for key, value in summary.items()}
-    write_atomically(folder / SUMMARY, json.dumps(summary, indent=1).encode())
+    write_atomically(folder / SUMMARY, json.dumps(with_digest(summary), indent=1).encode())
     return summary
 
 

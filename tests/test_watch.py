@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import io
 import json
 import math
@@ -113,7 +114,9 @@ def test_a_metric_that_json_cannot_hold_is_named() -> None:
 def test_thinning_keeps_first_and_last(tmp_path: Path, every: int, last: int, steps: list[int], own_end: bool) -> None:
     with History(tmp_path, every) as history:
         feed(history, range(1, last + 1), last if own_end else 99)
-        assert not (own_end and history.pending), "a run's own end is written at once, a checkpoint may follow"
+        assert not (own_end and history.state()["pending"]), (
+            "a run's own end is written at once, a checkpoint may follow"
+        )
     assert [line["step"] for line in read_history(tmp_path)] == steps
     assert [s for s in range(1, last) if kept(s, every)] == [s for s in steps if s != last]
 
@@ -129,15 +132,15 @@ def test_a_resumed_history_has_the_same_bytes(tmp_path: Path, stop: int, how: st
     history = History(parts, 4)
     feed(history, range(1, stop + 1), 12)
     history.sync()
-    position, pending = history.position, history.pending  # what the checkpoint records
+    state = history.state()  # what the checkpoint records
     if how != "clean":
         feed(history, range(stop + 1, 11), 12)
     history.finish()
     if how == "killed in a line":
         with history.path.open("ab") as file:
             file.write(b'{"step":12,"rou')
-    with History(parts, 4, resume_at=position, pending=pending) as history:
-        assert (history.position, history.pending) == (position, pending)
+    with History(parts, 4, state) as history:
+        assert history.state() == state
         feed(history, range(stop + 1, 13), 12)
     assert history.path.read_bytes() == (whole / "history.jsonl").read_bytes()
 
@@ -145,10 +148,10 @@ def test_a_resumed_history_has_the_same_bytes(tmp_path: Path, stop: int, how: st
 def test_resuming_without_a_further_step_keeps_the_last_one(tmp_path: Path) -> None:
     with History(tmp_path, 10) as history:
         feed(history, range(1, 6), 99)
-        position, pending = history.position, history.pending
+        state = history.state()
     before = history.path.read_bytes()
-    assert len(before) > position
-    History(tmp_path, 10, resume_at=position, pending=pending).finish()
+    assert len(before) > state["position"]
+    History(tmp_path, 10, state).finish()
     assert history.path.read_bytes() == before
 
 
@@ -162,29 +165,39 @@ def test_position_is_the_length_after_each_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "resume_at", "message"),
+    ("content", "message"),
     [
-        (b"{}\n", 4, "has 3 bytes, the checkpoint expects a line to end at byte 4"),
-        (b"{}\n{}\n", 4, "has 6 bytes, the checkpoint expects a line to end at byte 4"),
-        (None, 4, "is missing, the checkpoint knows 4 bytes of it"),
+        (b"{}\n", "has 3 bytes, the checkpoint knows 6 of it"),
+        (b"{}\n[}\n", "its first 6 bytes are not those that the checkpoint knows, of which line 2 is no JSON"),
+        (b"{}\n[]\n{}\n", "was changed or damaged: its first 6 bytes are not those that the checkpoint knows: put"),
+        (None, "is missing, the checkpoint knows 6 bytes of it"),
     ],
 )
-def test_a_history_of_another_run_is_refused(
-    tmp_path: Path, content: bytes | None, resume_at: int, message: str
+def test_a_history_of_another_run_is_refused_and_kept_aside_at_the_users_word(
+    tmp_path: Path, content: bytes | None, message: str
 ) -> None:
-    path = tmp_path / "history.jsonl"
+    path, aside = tmp_path / "history.jsonl", tmp_path / "history.damaged.jsonl"
+    state = {"position": 6, "digest": hashlib.sha256(b"{}\n{}\n").hexdigest(), "pending": ""}
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(CheckpointError, match=re.escape(message)):
-        History(tmp_path, 1, resume_at=resume_at)
+    with pytest.raises(CheckpointError, match=re.escape(message)) as told:
+        History(tmp_path, 1, state)
+    assert "(--new-history), which keeps this one aside as history.damaged.jsonl" in str(told.value)
     assert content is None or path.read_bytes() == content, "nothing is cut off then"
+    with History(tmp_path, 1, state, new=True) as history:
+        feed(history, range(5, 7), 99)
+    assert [line["step"] for line in read_history(tmp_path)] == [5, 6]
+    assert (aside.read_bytes() if content else None) == content
+    History(tmp_path, 1, history.state(), new=True).finish()  # nothing is wrong with this one
+    assert [line["step"] for line in read_history(tmp_path)] == [5, 6]
 
 
 def test_an_existing_history_is_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "history.jsonl").write_bytes(b"{}\n")
     with pytest.raises(RunError, match=r"is there already: resume that run \(--resume .*--out"):
         History(tmp_path, 1)
-    History(tmp_path, 1, resume_at=0).finish()  # killed before its first checkpoint
+    empty = {"position": 0, "digest": hashlib.sha256().hexdigest(), "pending": ""}
+    History(tmp_path, 1, empty).finish()  # killed after its first checkpoint, before any step was in it
     assert read_history(tmp_path) == []
 
 
@@ -318,11 +331,11 @@ def test_bytes_over_the_run_outlive_a_stop_and_thinning(stop: int, every: int, t
     before, after = Totals(), Totals()
     history = History(tmp_path / "parts", every)
     sent(before, history, lambda strategy, *_: strategy.step == stop)
-    state, position, pending = tmp_path / "state", history.position, history.pending
+    state, recorded = tmp_path / "state", history.state()
     history.finish()
     state.write_bytes(torch_bytes(before.state_dict()))
     after.load_state_dict(read_torch(state))
-    with History(tmp_path / "parts", every, resume_at=position, pending=pending) as history:
+    with History(tmp_path / "parts", every, recorded) as history:
         sent(after, history, step=stop)
     kept_steps = [step for step in (1, 2, 3) if step in (1, 3) or step % every == 0]
     lines = read_history(tmp_path / "parts")
@@ -553,7 +566,7 @@ def test_a_summary_has_every_field(tmp_path: Path) -> None:
     [
         (None, r"has no summary\.json: the run has not finished; `fne train --resume .*a`"),
         ('{"method": "fn', r"summary\.json cannot be read \(.*`fne train --resume .*a` finishes"),
-        ("[]", r"is not the summary of a run \(it names no method\)"),
+        ("[]", r"cannot be read \(it is no mapping\)"),
         ('{"method": "fne", "rounds": "many"}', r"rounds = 'many' is not a number"),
     ],
 )

@@ -11,7 +11,7 @@ from fne.errors import CheckpointError
 from fne.files import read_torch, torch_bytes, write_atomically
 from fne.types import Engine, Metrics, Round, Strategy
 
-FORMAT = 3
+FORMAT = 4
 NAME = "checkpoint.pt"
 MINUTE = 60.0
 
@@ -60,14 +60,17 @@ class Checkpoint:
         write_atomically(self._path, torch_bytes(state))
         self.written, self._at = strategy.step, time.monotonic()
 
-    def read(self) -> dict[str, Any] | None:
-        """Return the state last written, or `None` where there is none yet.
+    def read(self) -> dict[str, Any]:
+        """Return the state last written.
 
         Raises:
-            CheckpointError: damaged, of another format, or of another run; names the differences.
+            CheckpointError: missing, damaged, of another format, or of another run; names the differences.
         """
         if not self._path.exists():
-            return None
+            raise CheckpointError(
+                f"{self._path} is missing: without it the run could only begin again, over what is there; put it back, "
+                "or start a new run in another folder"
+            )
         state = read_checkpoint(self._path)
         differences = [
             f"{key}: {state['identity'].get(key)!r} in the checkpoint, {value!r} in this run"

@@ -1,12 +1,14 @@
 """`history.jsonl`: one line of JSON for each kept step, whole or not at all, the same after every resume.
 
-A checkpoint records `position` and `pending`; a resumed run cuts off whatever was written after it: lines of
-a killed run, and the last line that a cleanly stopped run adds for a thinned step.
+A checkpoint records how long the file is, a digest of it, and the thinned step; a resumed run cuts off whatever was
+written after it: lines of a killed run, and the last line that a cleanly stopped run adds for a thinned step.
 """
 
 from __future__ import annotations
 
 import functools
+import hashlib
+import itertools
 import json
 import math
 import os
@@ -37,51 +39,67 @@ class History:
     Args:
         folder: the run folder.
         every: keep one step in so many.
-        resume_at: bytes to keep, as a checkpoint recorded them; `None` begins a new file, 0 begins it again.
-        pending: the thinned step that the checkpoint recorded beside them; written if no step follows.
+        state: as a checkpoint recorded it; empty begins a new file.
+        new: begin a new file also if the old one does not fit the checkpoint, and keep the old one aside.
 
     Raises:
-        CheckpointError: the file is shorter than `resume_at`, or has no line's end there.
+        CheckpointError: the file is missing, or is not the one that the checkpoint knows; nothing is changed then.
         RunError: the file is there already, or cannot be written.
     """
 
-    def __init__(self, folder: Path, every: int, resume_at: int | None = None, pending: str = "") -> None:
+    def __init__(self, folder: Path, every: int, state: Mapping[str, Any] | None = None, *, new: bool = False) -> None:
         if every < 1:
             raise SettingError("watch.every", every, "at least 1")
         self.path = Path(folder) / FILE
         self.every = every
-        self._position = resume_at or 0
-        self._pending: Metrics | None = json.loads(pending) if pending else None
-        mode = "xb" if resume_at is None else "r+b" if resume_at else "wb"
+        self._position, self._hash = 0, hashlib.sha256()
+        self._pending: Metrics | None = None
         with writing(self.path):
+            if state:
+                self._pending = json.loads(state["pending"]) if state["pending"] else None
+                if (why := self._damage(state)) and not new:
+                    raise CheckpointError(
+                        f"{self.path} {why}: put the run's own file back; or let the run go on with a new one "
+                        f"(--new-history), which keeps this one aside as {self._aside().name}"
+                    )
+                if why and self.path.exists():
+                    os.rename(self.path, self._aside())
+                resume_at = 0 if why else state["position"]
             try:
                 # Unbuffered: a line is one write, so a kill leaves whole lines and nothing unflushed.
+                mode = "r+b" if state and not why else "xb"
                 self._file = open(self.path, mode, buffering=0)  # noqa: SIM115
             except FileExistsError:
                 raise RunError(
                     f"{self.path} is there already: resume that run (--resume {self.path.parent}), "
                     "or choose another folder (--out)"
                 ) from None
-            except FileNotFoundError:
-                if not resume_at:
-                    raise
-                raise CheckpointError(
-                    f"{self.path} is missing, the checkpoint knows {resume_at} bytes of it: put it back, "
-                    "or start a new run"
-                ) from None
-            if resume_at:
-                self._cut(resume_at)
+            if state and not why:
+                self._hash.update(self._file.read(resume_at))
+                self._position = resume_at
+                self._file.seek(resume_at)
+                self._file.truncate()
 
-    def _cut(self, position: int) -> None:
-        size = os.fstat(self._file.fileno()).st_size
-        self._file.seek(max(position - 1, 0))
-        if position > size or self._file.read(1) != b"\n":
-            self._file.close()
-            raise CheckpointError(
-                f"{self.path} has {size} bytes, the checkpoint expects a line to end at byte {position}: "
-                "they are not of one run; put the run's own file back, or start a new run"
-            )
-        self._file.truncate(position)
+    def _damage(self, state: Mapping[str, Any]) -> str:
+        """Return how the file differs from what the checkpoint knows of it, or nothing."""
+        position = state["position"]
+        try:
+            data = self.path.read_bytes()
+        except FileNotFoundError:
+            return f"is missing, the checkpoint knows {position} bytes of it"
+        if len(data) < position:
+            return f"has {len(data)} bytes, the checkpoint knows {position} of it"
+        if hashlib.sha256(data[:position]).hexdigest() == state["digest"]:
+            return ""
+        lines = data[:position].split(b"\n")
+        broken = next((f", of which line {number} is no JSON" for number, line in enumerate(lines[:-1], 1)
+                       if not _is_json(line)), "")  # fmt: skip
+        return f"was changed or damaged: its first {position} bytes are not those that the checkpoint knows{broken}"
+
+    def _aside(self) -> Path:
+        """Return a free name for a damaged file."""
+        names = (f"history.damaged{'' if n == 1 else f'-{n}'}.jsonl" for n in itertools.count(1))
+        return next(path for name in names if not (path := self.path.with_name(name)).exists())
 
     def __call__(self, strategy: Strategy, round_: Round, metrics: Metrics) -> None:
         """Write the step if it is kept, else remember it (a reference, nothing is copied)."""
@@ -96,10 +114,10 @@ class History:
         """Length of the file in bytes, always at a line's end."""
         return self._position
 
-    @property
-    def pending(self) -> str:
-        """The last step as a line of JSON if thinning has held it back, else empty."""
-        return encode(self._pending) if self._pending is not None else ""
+    def state(self) -> dict[str, Any]:
+        """Return what a checkpoint records: length and digest of the file, and the last step if it was thinned."""
+        pending = encode(self._pending) if self._pending is not None else ""
+        return {"position": self._position, "digest": self._hash.hexdigest(), "pending": pending}
 
     def sync(self) -> None:
         """Bring the file to the disk, so that a checkpoint written next knows no more than it holds."""
@@ -130,6 +148,15 @@ class History:
         with writing(self.path):
             append(self._file, data)
         self._position += len(data)
+        self._hash.update(data)
+
+
+def _is_json(line: bytes) -> bool:
+    try:
+        json.loads(line)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def kept(step: int, every: int) -> bool:
@@ -186,12 +213,10 @@ def read_history(folder: Path) -> list[dict[str, Any]]:
             step = json.loads(line)
             if not isinstance(step, dict):
                 raise ValueError("not an object")
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             if number == len(lines):
                 break
-            raise FneError(
-                f"{path}, line {number}: {error}; delete the line, or resume the run from its checkpoint"
-            ) from None
+            raise FneError(f"{path}, line {number}: {error}; put the run's own file back, or delete the line") from None
         steps.append(step)
     return steps
 

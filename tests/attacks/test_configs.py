@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,9 +15,10 @@ import torch
 import fne
 from fne import registry
 from fne.allocation import bounded
-from fne.config import load_config
+from fne.config import list_bundled, load_config
 from fne.errors import ConfigError, FneError, SettingError
 from fne.yamltext import BROKEN, MOST_LEVELS, MOST_TEXT, MOST_VALUES, parse
+from tests.attacks.fuzzing import TIMES, luck
 
 
 def refusal(text: str) -> str:
@@ -202,3 +205,50 @@ def test_what_another_allocator_refuses_is_told() -> None:
         np.zeros((2**20, 2**30))
     with pytest.raises(RuntimeError, match="ordinary"), bounded({}):
         raise RuntimeError("ordinary")
+
+
+# ------------------------------------------------------------------------------------------------ fuzz
+PIECES = ("&a", "*a", "!!int", "!!bool x", "{", "}", "[", "]", ":", "- ", "\n", "  ", "\t", "\0", "é", "1e999", ".nan",
+          "9" * 400, "null", "true", "~", "<<: ", '"', "'", "#", "|", "%", "0x1F", "1_000",
+          "..", "-1", "1e9")  # fmt: skip
+"""What is put into a config's text, or in the place of a value."""
+
+
+def mutated(text: str, draw: random.Random) -> str:
+    """Return a config's text with one to four changes: characters, lines, values or keys."""
+    for _ in range(draw.choice((1, 1, 2, 4))):
+        lines = text.split("\n")
+        at, place = draw.randrange(len(text) + 1), draw.randrange(len(lines))
+        match draw.randrange(5):
+            case 0:
+                text = text[:at] + draw.choice(PIECES) + text[at:]
+            case 1:
+                text = text[:at] + text[at + draw.choice((1, 1, 5, 40)) :]
+            case 2:
+                lines[place] = lines[place].partition(":")[0] + ": " + draw.choice(PIECES)
+                text = "\n".join(lines)
+            case 3:
+                lines.insert(place, draw.choice(lines))
+                text = "\n".join(lines)
+            case 4:
+                text = text[:at] + chr(draw.choice((0, 9, 32, 92, 127, 133, 8232, 65279, 55296))) + text[at + 1 :]
+    return text
+
+
+@pytest.mark.fuzz
+def test_a_thousand_broken_configs_are_read_or_refused_in_words(tmp_path: Path) -> None:
+    """It claims a traceback or a hang: of 8,000 mutations some were both."""
+    configs = [Path(fne.__file__).parent / "configs" / f"{name}.yaml" for name in list_bundled()]
+    texts = [path.read_text(encoding="utf-8") for path in configs]
+    draw, refused = luck("configs"), 0
+    for _ in range(1000 * TIMES):
+        text = mutated(draw.choice(texts), draw)
+        path = tmp_path / "config.yaml"
+        path.write_bytes(text.encode("utf-8", "surrogatepass"))
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                load_config(path)
+        except FneError:
+            refused += 1
+    assert refused > 300

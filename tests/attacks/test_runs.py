@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import copy
+import json
+import random
+import re
 import shutil
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from fne.cli import main
+from fne.files import with_digest
 from fne.training import train
+from fne.watch.history import History, read_history
+from tests.attacks.fuzzing import TIMES, luck
 
 TOY: dict[str, Any] = {
     "name": "toy_run", "data": {"name": "toy", "nodes": 4}, "model": "logistic",
@@ -65,3 +75,158 @@ def test_a_run_is_not_resumed_under_another_name(folder: Path, capsys: pytest.Ca
     """Claims that a run goes on as another one: the name that is given is not the one that the run began with."""
     assert main(["train", "name=other", "--resume", str(folder), "-q"]) == 2
     assert "name: 'toy_run' -> 'other'" in capsys.readouterr().err
+
+
+def test_everything_that_decides_bits_is_in_the_identity(folder: Path, refused: Any) -> None:
+    """Claims to find a key of the stored config that changes the run and is not looked at."""
+    stored = (folder / "config.yaml").read_text()
+    tree = yaml.safe_load(stored)
+    for keys in list(leaves(tree)):
+        changed = copy.deepcopy(tree)
+        inner = changed
+        for key in keys[:-1]:
+            inner = inner[key]
+        value = inner[keys[-1]]
+        if keys[0] in ("watch", "plugins") or not isinstance(value, int | float) or isinstance(value, bool):
+            continue
+        inner[keys[-1]] = value + 1
+        (folder / "config.yaml").write_text(yaml.safe_dump(changed, sort_keys=False))
+        assert refused(folder)
+
+
+def leaves(tree: Any, at: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            yield from leaves(value, (*at, key))
+        else:
+            yield (*at, key)
+
+
+# ------------------------------------------------------------------------------------------------ checkpoint
+def test_without_a_checkpoint_nothing_begins_again(folder: Path, refused: Any) -> None:
+    """Claims to have the history of a run cut to nothing by taking its checkpoint away."""
+    (folder / "checkpoint.pt").unlink()
+    assert "checkpoint.pt is missing: without it the run could only begin again, over what is there" in refused(folder)
+
+
+def test_a_run_that_was_killed_before_its_first_step_goes_on(tmp_path: Path) -> None:
+    whole = train({**TOY, "strategy": FNE}, out=tmp_path / "whole")
+    config = {**TOY, "strategy": FNE, "watch": {"tensorboard": False, "checkpoint_every": 100}}
+    code = f"""
+import os
+from fne import loop
+from fne.training import train
+loop.run = lambda *given, **more: os._exit(9)
+train({config!r}, out={str(tmp_path / "run")!r})
+"""
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 9
+    assert train(None, resume=tmp_path / "run")["model_sha256"] == whole["model_sha256"]
+
+
+# ------------------------------------------------------------------------------------------------ history
+def test_one_flipped_bit_of_the_history_is_told_and_cut_at_the_users_word_alone(folder: Path, refused: Any) -> None:
+    """Claims to change a figure of the past: before, 99 of 100 flipped bits were kept without a word."""
+    history = folder / "history.jsonl"
+    good = history.read_bytes()
+    draw = luck("history")
+    for _ in range(20):
+        damaged = flipped(good, draw)
+        history.write_bytes(damaged)
+        assert "history.jsonl was changed or damaged" in refused(folder)
+    assert main(["train", "--resume", str(folder), "-q", "--new-history"]) == 0
+    assert (folder / "history.damaged.jsonl").read_bytes() == damaged
+    assert [line["step"] for line in read_history(folder)] == [7, 8]
+
+
+def test_without_the_digest_the_attack_succeeds(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    history = folder / "history.jsonl"
+    history.write_bytes(history.read_bytes().replace(b'"step":3', b'"step":7', 1))
+    monkeypatch.setattr(History, "_damage", lambda *given: "")
+    assert main(["train", "--resume", str(folder), "-q"]) == 0
+    assert [line["step"] for line in read_history(folder)][:3] == [1, 2, 7]
+
+
+# ------------------------------------------------------------------------------------------------ what was measured
+def test_a_damaged_measurement_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Claims a traceback, or a value that nobody measured: before, 32 of 60 flipped bits were tracebacks."""
+    (tmp_path / "mine.py").write_text("def f(x):\n    return (x - 1) ** 2\n")
+    problem = {"name": "callable", "function": f"{tmp_path}/mine.py:f", "variables": {"x": [-3, 3]}, "nodes": 5}
+    config = {"problem": problem, "strategy": {"name": "fdd_ea", "rounds": 2, "generations": 4},
+              "engine": {"threads": 1}, "watch": {"tensorboard": False, "checkpoint_every": 100}}  # fmt: skip
+    train(config, out=tmp_path / "run", stop_after=1)
+    journal = tmp_path / "run" / "nodes" / "measured.jsonl"
+    lines = [with_digest({"of": f"point {n}", "values": [0.5 * n]}) for n in range(4)]
+    good = "".join(json.dumps(line) + "\n" for line in lines).encode()
+    draw = luck("measured")
+    told = 0
+    for _ in range(60):
+        damaged = flipped(good, draw)
+        journal.write_bytes(damaged)
+        status = main(["train", "--resume", str(tmp_path / "run"), "-q", "--stop-after", "1"])
+        error = capsys.readouterr().err
+        assert status in (0, 2)
+        assert "Traceback" not in error
+        told += status == 2
+        if status == 2:
+            assert re.search(r"measured\.jsonl, line \d is damaged .*: put the file back, or delete the line", error)
+    assert told > 50, "but for the key of the digest, and a line end at the end of the file"
+
+
+# ------------------------------------------------------------------------------------------------ all files
+@pytest.mark.fuzz
+def test_flipped_bits_of_a_finished_run_are_told_or_harmless(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Claims a traceback, or another figure in a table: before, 138 of 500 flips of summary.json were tracebacks."""
+    folder = tmp_path / "run"
+    train({**TOY, "strategy": FNE}, out=folder)
+    assert main(["report", str(folder), "--markdown"]) == 0
+    good, table = contents(folder), capsys.readouterr().out
+    draw = luck("finished run")
+    told = 0
+    for _ in range(100 * TIMES):
+        name = draw.choice(["summary.json", "summary.json", "history.jsonl", "config.yaml"])
+        (folder / name).write_bytes(flipped(good[name], draw))
+        status = main(["report", str(folder), "--markdown"])
+        out = capsys.readouterr()
+        assert (status == 0 and out.out == table) or (status == 2 and out.err.startswith("fne: "))
+        told += status == 2
+        status = main(["report", str(folder), "--curves", str(tmp_path / "a.svg")]) if draw.random() < 0.05 else 0
+        assert status in (0, 2)
+        capsys.readouterr()
+        (folder / name).write_bytes(good[name])
+    assert told > 20
+
+
+@pytest.mark.fuzz
+def test_flipped_bits_of_a_stopped_run_are_told_or_harmless(
+    stopped: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Claims that a run goes on to another model with status 0, or a traceback."""
+    folder = tmp_path / "run"
+    shutil.copytree(stopped, tmp_path / "whole")
+    wanted = train(None, resume=tmp_path / "whole")["model_sha256"]
+    draw = luck("stopped run")
+    names = sorted(name for name in contents(stopped) if not name.endswith(".lock"))
+    told = 0
+    for _ in range(100 * TIMES):
+        shutil.copytree(stopped, folder)
+        name = draw.choice(names)
+        (folder / name).write_bytes(flipped((folder / name).read_bytes(), draw))
+        status = main(["train", "--resume", str(folder), "-q"])
+        error = capsys.readouterr().err
+        if status == 0:
+            assert json.loads((folder / "summary.json").read_bytes())["model_sha256"] == wanted, name
+        else:
+            assert status == 2
+            assert error.startswith("fne: ")
+            assert "Traceback" not in error
+            told += 1
+        shutil.rmtree(folder)
+    assert told > 50
+
+
+def flipped(data: bytes, draw: random.Random) -> bytes:
+    """Return a file with one bit flipped."""
+    at = draw.randrange(len(data))
+    return data[:at] + bytes([data[at] ^ 1 << draw.randrange(8)]) + data[at + 1 :]
