@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from fne.privacy import protocol, shares
-from fne.privacy.hidden import Hidden
+from fne.privacy.hidden import Hidden, ProtocolError
 from fne.privacy.protocol import Errand, Tag
 from fne.privacy.ring import Words
 
-BEGUN, MASKED, TOLD = "begun", "masked", "told its shares of"
+BEGUN, DEALT, MASKED, TOLD = "begun", "taken in the shares of", "masked", "told its shares of"
 """How far a node is with a sum."""
 
 
@@ -25,7 +25,10 @@ class Link(Hidden):
 
 
 class Exchange(Hidden):
-    """A sum under way; `mask` is the node's own b, `shares` are those that it holds of each participant's b and r."""
+    """A sum under way; `mask` is the node's own b, `shares` are those that it holds of b and r of participants.
+
+    There are none of one whose message could not be read.
+    """
 
     __slots__ = (
         "bound", "context", "errand", "links", "mask", "members", "participants", "shares", "stage", "survivors", "tag",
@@ -54,8 +57,10 @@ class Exchange(Hidden):
 
     @property
     def check_key(self) -> bytes:
-        """The receiver's b, any share of which is the whole."""
+        """The receiver's b, any share of which is the whole; raises `ProtocolError` where the node has none."""
         assert self.receiver is not None
+        if self.receiver not in self.shares:
+            raise ProtocolError(f"{self.tag}: this node could not read what the one that opens it sealed for it")
         return shares.joined({1: self.shares[self.receiver][0]})
 
     def is_intact(self, words: Words, checks: Words) -> bool:

@@ -19,8 +19,8 @@ from fne.types import Relay, Request, Tensors
 from fne.wire import raw_bytes
 
 PREFIX = "secure."
-KEYS, SIGNATURES, ECHOES, MEMBERS, PARTICIPANTS, SEALED, TOTAL, CLIPPED = (
-    PREFIX + name for name in ("keys", "signatures", "echoes", "members", "participants", "sealed", "total", "clipped")
+KEYS, SIGNATURES, ECHOES, MEMBERS, PARTICIPANTS, DEALT, TOTAL, CLIPPED = (
+    PREFIX + name for name in ("keys", "signatures", "echoes", "members", "participants", "dealt", "total", "clipped")
 )
 """Entries of messages; of tensors that are part of the work, none has such a name."""
 
