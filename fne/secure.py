@@ -229,10 +229,16 @@ class SecureEngine:
             return self._without(failures)
         answers = {self._place(name): texts for name, texts in shares.items()}
         self._check(len(answers), threshold(len(members)), tag, silent)
-        rest, faults = opened(
+        rest, faults, shut = opened(
             tag, self._names, offers, members, total.numpy().view("uint64"), survivors, answers, receiver, unknown
         )
         failures += [self._faulty(header, place, fault) for place, fault in faults.items()]
+        if shut:
+            helping = tuple(self._names[place] for place in survivors if place != receiver)
+            rest = rest - self._masks(Request(
+                header, "secure_rest", helping, {MEMBERS: _places(shut)}, options=options, reduce="sum",
+                sizes={"words": words},
+            ), failures)  # fmt: skip
         if request.relay is not None:
             return self._passed_on(request, header, rest, form, failures, len(survivors))
         payload, clipped = unflatten(rest, form, len(members))
@@ -265,6 +271,15 @@ class SecureEngine:
             more = f" and {len(texts) - 3} more such" if len(texts) > 3 else ""
             failures.append(self._faulty(header, place, out + "; ".join(texts[:3]) + more))
         return staying, found, failures
+
+    def _masks(self, request: Request, failures: Sequence[Reply]) -> Words:
+        """Return the masks that all of the nodes share with some which are gone; `RunError` unless all answer."""
+        told = self._phase(request)
+        if told.failures:
+            why = "".join(f"; {failure.node}: {failure.reason}" for failure in [*failures, *told.failures][:4])
+            raise RunError(f"step {request.header.step}: masks stay on the sum without the help of all{why}")
+        masks: Words = told.replies[0].payload["masks"].numpy().view("uint64")
+        return masks
 
     def _faulty(self, header: Header, place: int, reason: str) -> Reply:
         return Reply(replace(header, run=self._run), self._names[place], Status.FAILED, reason)

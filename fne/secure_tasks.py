@@ -1,4 +1,4 @@
-"""Node tasks of secure sums: three that agree on keys once a run, four of each sum, and one if a node opens it.
+"""Node tasks of secure sums: three that agree on keys once a run, four of each sum, and two more of some.
 
 | task | a node is told | it answers |
 |---|---|---|
@@ -9,6 +9,7 @@
 | `secure_deal` | what the others sealed for it | receipts |
 | `secure_vector` | who takes part | its vector under masks |
 | `secure_shares` | whose vectors arrived | a share for each participant |
+| `secure_rest` | who dropped out with a box that does not open | its masks with these, under masks |
 | `secure_receive` | the others' sum, under its masks | what the task answers that it was to do with the sum |
 
 What they do is in `fne.privacy.session`; the session of a node is among its secrets, not in its memory.
@@ -61,7 +62,7 @@ from fne.types import GIVEN, Relay, Request, Tensors
 
 TASKS = (
     "secure_keys", "secure_peers", "secure_confirm", "secure_offer", "secure_deal", "secure_vector", "secure_shares",
-    "secure_receive",
+    "secure_rest", "secure_receive",
 )  # fmt: skip
 """The parts of the protocol, by name: a plugin may begin a name in the same way."""
 ANSWERED = (*TASKS, *OWNERS_CHOICE)
@@ -280,6 +281,21 @@ def shares_task(
                 session.kept(tag, places(own, PARTICIPANTS))
             shares = session.revealed(tag, places(request.common, MEMBERS))
         yield {"shares": rows(shares)}
+
+
+@register("task", "secure_rest", payload=lambda request, node: {"masks": Entry("int", ("words",))})
+def rest_task(
+    worker: Worker,
+    nodes: Sequence[Node],
+    request: Request,
+    *,
+    task: Annotated[str, Key("whose payloads are added")],
+) -> Iterator[Tensors]:
+    """Help to take masks off which no box gives. Takes `members [g]`, who is gone; yields `masks`, int64 `[words]`."""
+    for node in nodes:
+        with _refusing():
+            words = _session(node).rest(_tag(request, task), places(request.common, MEMBERS))
+        yield {"masks": words_tensor(words)}
 
 
 @register("task", "secure_receive")

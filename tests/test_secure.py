@@ -38,7 +38,7 @@ from fne.loop import run
 from fne.node import Node, Secrets, Worker, payload_of
 from fne.privacy import dealing, keys, protocol, ring, shares, vectors
 from fne.privacy.conflicts import conflicts, passed_on
-from fne.privacy.exchange import Link
+from fne.privacy.exchange import Exchange, Link
 from fne.privacy.hidden import Hidden, ProtocolError
 from fne.privacy.keys import Agreement, Identity
 from fne.privacy.opening import opened
@@ -666,9 +666,9 @@ def begun(
         (begun(2, members=[1, 0, 2, 3]), "attempt 0: members must be some of those before, each once, in order"),
         (begun(2, members=[0, 1, 2, 9]), "attempt 0: members must be some of those before, each once, in order"),
         (begun(2, members=[0, 1, 2]), "3 nodes, and at least 4"),
-        (lambda s: s[1].dealt(Tag("run", 1, 0, "fitness"), range(5), {}), "under way is none"),
-        (lambda s: s[1].masked(Tag("run", 1, 0, "fitness"), range(5)), "under way is none"),
-        (lambda s: s[1].revealed(Tag("run", 1, 0, "fitness"), [0, 1, 2, 3]), "under way is none"),
+        (lambda s: s[1].dealt(Tag("run", 1, 0, "fitness"), range(5), {}), "told its shares of fitness of step 1"),
+        (lambda s: s[1].masked(Tag("run", 1, 0, "fitness"), range(5)), "told its shares of fitness of step 1"),
+        (lambda s: s[1].revealed(Tag("run", 1, 0, "fitness"), [0, 1, 2, 3]), "told its shares of fitness of step 1"),
     ],
 )
 def test_a_sum_that_was_answered_is_not_begun_again(change: Callable[[list[Session]], Any], said: str) -> None:
@@ -686,6 +686,31 @@ def test_new_keys_do_not_make_a_node_answer_again() -> None:
     with pytest.raises(ProtocolError, match="has answered fitness up to step 3"):
         play(renewed, some(4, 2), 3)
     play(renewed, some(4, 2), 4)
+
+
+def test_masks_are_told_once_and_of_those_who_were_said_to_be_gone() -> None:
+    values, sessions = some(7, 8), agree(7)
+    view = play(sessions, values, gone={5, 6})
+    total = plain(values, range(5))
+    for gone in ([4], [5, 4], [6, 5], [5, 5], [], [7], [-1]):
+        with pytest.raises(ProtocolError, match="must be some of those that were said to be, in order"):
+            sessions[0].rest(view.tag, gone)
+    with pytest.raises(ProtocolError, match="under way is fitness of step 0, attempt 0"):
+        sessions[0].rest(replace(view.tag, step=1), [5])
+    assert sessions[0]._exchange is not None
+    assert (len(sessions[0]._exchange.words), sessions[0]._exchange.shares) == (0, {})
+    for place in (5, 6):  # boxes that do not open: the masks with their owners are made up for
+        view.offers[place] = replace(view.offers[place], box=bytes(len(view.offers[place].box)))
+    vectors_ = np.sum(np.stack(list(view.vectors.values())), axis=0, dtype=np.uint64)
+    left, faults, shut = opened(view.tag, view.names, view.offers, view.members, vectors_, view.survivors, view.answers)
+    assert (set(faults), shut) == ({5, 6}, [5, 6])
+    told = [session.rest(view.tag, shut) for session in sessions[:5]]
+    assert np.array_equal(left - np.sum(np.stack(told), axis=0, dtype=np.uint64), total)
+    with pytest.raises(ProtocolError, match="under way is none"):
+        sessions[0].rest(view.tag, [5])
+    early = play(sessions, values, 1)
+    with pytest.raises(ProtocolError, match="must be some of those that were said to be"):
+        sessions[0].rest(early.tag, [5])
 
 
 @pytest.mark.parametrize("what", ["sealed", "context"])
@@ -779,6 +804,24 @@ def no_own_mask(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(protocol, "own_mask", lambda key, nonce, size: np.zeros(size, dtype=np.uint64))
 
 
+def rest_shows_the_masks_of_one() -> bool:
+    """The server says of a node that its box does not open, and is told one by one what others share with it."""
+    sessions = agree(6)
+    view = play(sessions, some(6, 8), gone={5})
+    link = sessions[0]._exchange.links[5].mask  # type: ignore[union-attr]
+    told = sessions[0].rest(view.tag, [5])
+    return np.array_equal(told, protocol.pair_mask(0, 5, link, protocol.nonce_of(range(6)), 8))
+
+
+def told_in_clear(patch: pytest.MonkeyPatch) -> None:
+    real = Exchange.pairs
+    patch.setattr(
+        Exchange,
+        "pairs",
+        lambda self, own, others, total, nonce=b"": total if nonce else real(self, own, others, total),
+    )
+
+
 def dropout_opens_the_past() -> bool:
     """What is told of a node that drops out opens its vector of an earlier sum, as its private key would."""
     values, sessions = some(6, 8), agree(6)
@@ -832,6 +875,7 @@ def asked_twice(patch: pytest.MonkeyPatch) -> None:
         return self._exchange or kept[id(self)] if kept.setdefault(id(self), self._exchange) else None
 
     patch.setattr(Session, "_at", at)
+    patch.setattr(Exchange, "forget", lambda self: None)
 
 
 def relay_is_in_the_middle() -> bool:
@@ -1148,6 +1192,7 @@ MATRIX: list[tuple[Callable[[], bool], Off]] = [
     (salt_is_reused, one_salt),
     (stream_is_weak, half_words),
     (late_vector_is_read, no_own_mask),
+    (rest_shows_the_masks_of_one, told_in_clear),
     (dropout_opens_the_past, one_salt),
     (second_set_is_answered, forgetful),
     (renewed_set_is_answered, forgetful),

@@ -773,6 +773,19 @@ def test_who_has_no_key_of_the_checks_is_left_out_and_of_most_it_is_the_receiver
     assert had["given.n"].tolist()[0] == 3 * (7 - others)
 
 
+def test_a_box_that_does_not_open_is_made_up_for_and_the_receiver_has_the_sum() -> None:
+    lab = Lab(7)
+    liar = next(name for name in lab.names if name != lab.chosen())
+    lying(lab, "offer", liar, "box", 0)
+    lab.tap.lost = {"secure_vector": {liar}}
+    round_ = lab.secured.send(lab.ask())
+    assert {failure.node for failure in round_.failures} == {liar}
+    assert lab.tap.tasks == [*KEYS_OF_A_RUN, *A_SUM[:4], "rest", "receive"]
+    (had,) = Lab.given
+    left = [node for node in lab.names if node != liar]
+    assert had["given.n"].tolist() == [3 * len(left), sum(int(node[1:]) for node in left)]
+
+
 @pytest.mark.parametrize(("task", "name"), [("offer", "sealed"), ("offer", "proof"), ("shares", "shares")])
 def test_another_node_that_lies_is_named_and_the_receiver_has_the_sum(task: str, name: str) -> None:
     lab = Lab(7)

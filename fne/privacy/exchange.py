@@ -31,8 +31,8 @@ class Exchange(Hidden):
     """
 
     __slots__ = (
-        "bound", "context", "errand", "links", "mask", "members", "participants", "shares", "stage", "survivors", "tag",
-        "words",
+        "bound", "context", "errand", "links", "mask", "members", "participants", "shares", "size", "stage",
+        "survivors", "tag", "words",
     )  # fmt: skip
 
     def __init__(
@@ -43,6 +43,7 @@ class Exchange(Hidden):
         self.words, self.mask, self.shares, self.errand = words, mask, shares, errand
         self.participants: tuple[int, ...] = ()
         self.survivors: tuple[int, ...] = ()
+        self.size = 0
         self.stage = BEGUN
 
     @property
@@ -67,10 +68,18 @@ class Exchange(Hidden):
         """Return whether checks are those of a total of words."""
         return np.array_equal(protocol.checks(self.check_key, self.nonce, words), checks)
 
-    def pairs(self, own: int, others: Sequence[int], total: Words) -> Words:
-        """Return a total with what `own` adds of the masks that it shares with others; itself is passed over."""
+    def forget(self) -> None:
+        """Keep of what was held for this sum no more than what masks are made of."""
+        self.words, self.mask = self.words[:0], b""
+        self.shares = {node: pair for node, pair in self.shares.items() if node == self.receiver}
+
+    def pairs(self, own: int, others: Sequence[int], total: Words, nonce: bytes = b"") -> Words:
+        """Return a total with what `own` adds of the masks that it shares with others; itself is passed over.
+
+        The masks are those of the vectors, or of another nonce.
+        """
         binding = b"" if self.receiver is None else protocol.commitment(self.context, self.check_key)
-        nonce, total = self.nonce, total.copy()
+        nonce, total = nonce or self.nonce, total.copy()
         for other in others:
             if other != own:
                 key = protocol.pair_key(self.links[other].mask, binding)

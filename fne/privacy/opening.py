@@ -22,10 +22,11 @@ def opened(
     answers: Mapping[int, Sequence[bytes]],
     receiver: int | None = None,
     conflicts: Collection[Conflict] = (),
-) -> tuple[Words, dict[int, str]]:
+) -> tuple[Words, dict[int, str], list[int]]:
     """Return the sum of the survivors' vectors; where one of them opens it, that of the others under its masks.
 
-    With it comes what is wrong with a node's answers or offer, by place: the sum is right without them.
+    With it comes what is wrong with a node's answers or offer, by place; and those that dropped out and have boxes that
+    their keys do not open, in order: what survivors share with these is still on the sum, see `Session.rest`.
 
     Args:
         tag: of the sum.
@@ -39,8 +40,7 @@ def opened(
         conflicts: who holds no share of whom that could be known again.
 
     Raises:
-        ProtocolError: fewer answers than it takes, or shares of a node that are the ones it dealt, with both numbers;
-            or a node that dropped out and whose box its key does not open.
+        ProtocolError: fewer answers than it takes, or shares of a node that are the ones it dealt, with both numbers.
     """
     needed = threshold(len(members))
     if len(answers) < needed:
@@ -50,7 +50,7 @@ def opened(
     number = {node: members.index(node) + 1 for node in participants}
     binding = b"" if receiver is None else offers[receiver].commitment
     there = set(survivors)
-    total, faults = total.copy(), dict[int, str]()
+    total, faults, shut = total.copy(), dict[int, str](), list[int]()
     for place, participant in enumerate(p for p in participants if p != receiver):
         offer, name = offers[participant], names[participant]
         kind = dealing.MASK if participant in there else dealing.OPENER
@@ -79,13 +79,15 @@ def opened(
             continue
         key, fits = _joined(good, needed, number[participant], partial(_opens, context, offer))
         if not fits:
-            raise ProtocolError(f"{tag}: the key that {name} dealt does not open its box, and {name} dropped out")
+            faults[participant] = "drops out, and the key that it dealt does not open its box"
+            shut.append(participant)
+            continue
         box = keys.unseal(key, offer.box, context, name)
         for number_, other in enumerate(protocol.boxed(members, participant, receiver)):
             if other in there:
                 mask = protocol.pair_key(box[number_ * keys.KEY_BYTES : (number_ + 1) * keys.KEY_BYTES], binding)
                 total -= protocol.pair_mask(other, participant, mask, nonce, len(total))
-    return total, faults
+    return total, faults, shut
 
 
 def _joined(good: Mapping[int, bytes], needed: int, dealer: int, fits: Callable[[bytes], bool]) -> tuple[bytes, bool]:

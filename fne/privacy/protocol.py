@@ -146,6 +146,12 @@ def nonce_of(participants: Sequence[int]) -> bytes:
     return keys.digest(VERSION, b"/participants", json.dumps(list(participants)).encode())[:NONCE_BYTES]
 
 
+def nonce_of_rest(participants: Sequence[int], survivors: Sequence[int], gone: Sequence[int]) -> bytes:
+    """Return the nonce under which survivors tell what masks they share with those who are gone: for nothing else."""
+    text = json.dumps([list(participants), list(survivors), list(gone)])
+    return keys.digest(VERSION, b"/gone", text.encode())[:NONCE_BYTES]
+
+
 def commitment(context: bytes, mask: bytes) -> bytes:
     """Return the digest by which b is known again."""
     return keys.digest(VERSION, b"/mask", context, mask)

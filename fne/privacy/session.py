@@ -246,6 +246,7 @@ class Session(Hidden):
         words = exchange.words
         if exchange.receiver is not None:
             words = np.concatenate([words, protocol.checks(exchange.check_key, exchange.nonce, words)])
+        exchange.size = len(words)
         own_mask = protocol.own_mask(exchange.mask, exchange.nonce, len(words))
         return exchange.pairs(self.number, participants, words + own_mask)
 
@@ -267,9 +268,8 @@ class Session(Hidden):
     def revealed(self, tag: Tag, survivors: Sequence[int]) -> list[bytes]:
         """Return one share of each participant but a receiver: of b where it is a survivor, else of r.
 
-        Where there is none, because what was sealed could not be read, zeros stand.
-
-        The sum is over for this node then, unless it opens it.
+        Where there is none, because what was sealed could not be read, zeros stand. A node that does not open the sum
+        forgets all of it but the keys of its masks.
 
         Args:
             tag: of the sum that was masked.
@@ -284,11 +284,38 @@ class Session(Hidden):
         check_receiver(exchange.receiver, survivors, tag, "survivors")
         there = set(survivors)
         exchange.survivors, exchange.stage = tuple(survivors), TOLD
-        if exchange.receiver != self.number:
-            self._exchange = None
         told = [other for other in exchange.participants if other != exchange.receiver]
         nothing = (bytes(shares.SHARE_BYTES),) * 2
-        return [exchange.shares.get(other, nothing)[0 if other in there else 1] for other in told]
+        answer = [exchange.shares.get(other, nothing)[0 if other in there else 1] for other in told]
+        if exchange.receiver != self.number:
+            exchange.forget()
+        return answer
+
+    def rest(self, tag: Tag, gone: Sequence[int]) -> Words:
+        """Return the masks that this node shares with some that dropped out, under masks with the other survivors.
+
+        The server, which adds them up, so learns of them what the keys in the boxes of those nodes would have told it.
+        The sum is over for this node then.
+
+        Args:
+            tag: of the sum whose shares this node has told.
+            gone: participants that were no survivors then, in order.
+
+        Raises:
+            ProtocolError: not that sum, or told before; others than those; or this node opens the sum.
+        """
+        exchange, own = self._at(tag, TOLD), self.number
+        if exchange.receiver == own:
+            raise ProtocolError(f"{tag}: this node opens it")
+        dropped = set(exchange.participants) - set(exchange.survivors)
+        if not gone or list(gone) != sorted(set(gone)) or not set(gone) <= dropped:
+            raise ProtocolError(f"{tag}: nodes that are gone must be some of those that were said to be, in order")
+        self._exchange = None
+        masks = exchange.pairs(own, gone, np.zeros(exchange.size, dtype=np.uint64))
+        others = [node for node in exchange.survivors if node != exchange.receiver]
+        return exchange.pairs(
+            own, others, masks, protocol.nonce_of_rest(exchange.participants, exchange.survivors, gone)
+        )
 
     def received(self, tag: Tag, total: Words) -> tuple[Words, Errand]:
         """Return the sum of the survivors' vectors, and what was said at the offer that is to be done with it.
@@ -301,8 +328,10 @@ class Session(Hidden):
             ProtocolError: not that sum, or opened before; or the total is not what the others sent.
         """
         exchange = self._at(tag, TOLD)
-        self._exchange, errand = None, exchange.errand
-        assert errand is not None
+        errand = exchange.errand
+        if errand is None or errand.receiver != self.number:
+            raise ProtocolError(f"{tag}: this node does not open it")
+        self._exchange = None
         size = len(exchange.words) + CHECKS
         if len(total) != size:
             raise ProtocolError(f"{tag}: the server passes on {len(total)} words, must be {size}")

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -22,6 +23,7 @@ from fne.node import Node, Secrets, Worker
 from fne.payloads import Form, outvoted
 from fne.privacy import dealing, keys, protocol, shares
 from fne.privacy.conflicts import settled
+from fne.privacy.session import Session
 from fne.secure import SecureEngine
 from fne.secure_tasks import TASKS, _identity, secure_only
 from fne.types import Header, Reply, Request, Round, Samples, Status, Tensors
@@ -207,8 +209,34 @@ def test_a_node_that_lies_is_named_and_the_others_add_up(lie: str, engine: str) 
         assert said in blamed(round_).get(LIAR, "")
 
 
+SHUT: Lies = {"secure_offer": entries(box=noise), "secure_vector": of_status(Status.FAILED)}
+
+
+@pytest.mark.parametrize("engine", ["local", "framed"])
+@pytest.mark.parametrize("nodes", [5, 7, 10])
+def test_a_box_that_does_not_open_is_made_up_for_by_the_others(nodes: int, engine: str) -> None:
+    """The attack claims that its masks stay on the sum once it has dropped out."""
+    sums = Sums(SHUT, nodes, engine)
+    for number in range(2):
+        round_ = sums.step(number)
+        assert added(round_, number) == {*sums.names} - {LIAR}
+        assert blamed(round_) == {LIAR: "drops out, and the key that it dealt does not open its box"}
+
+
+def test_without_what_the_others_make_up_for_the_sum_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SecureEngine, "_masks", lambda *_: 0)
+    with pytest.raises(AssertionError):
+        added(Sums(SHUT).step())
+
+
+def test_who_does_not_help_is_named_and_so_is_who_made_it_necessary(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Session, "rest", lambda self, tag, gone: np.zeros(3 if self.name == "n4" else 4, np.uint64))
+    with pytest.raises(RunError, match=r"without the help of all.*n2: drops out.*n4: answers 'masks' as int \[3\]"):
+        Sums(SHUT).step()
+
+
 @pytest.mark.parametrize("status", [Status.NEEDS_SNAPSHOT, Status.DECLINED, Status.GONE, Status.REFUSED])
-@pytest.mark.parametrize("task", [task for task in TASKS if task != "secure_receive"])
+@pytest.mark.parametrize("task", [task for task in TASKS if task not in ("secure_rest", "secure_receive")])
 def test_a_status_at_a_wrong_time_costs_its_node_alone(task: str, status: Status) -> None:
     """The attack claims that there is no sum, or that the step begins anew and again."""
     sums = Sums({task: of_status(status)})
