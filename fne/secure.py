@@ -24,7 +24,7 @@ from fne.evolution import lineage
 from fne.gather import OWNERS_CHOICE, failed
 from fne.payloads import Form, expecting, fault, outvoted
 from fne.privacy import dealing, keys
-from fne.privacy.conflicts import Conflict, conflicts, open_conflicts, partners_of, passed_on, settled
+from fne.privacy.conflicts import Conflict, conflicts, open_conflicts, passed_on, settled
 from fne.privacy.hidden import ProtocolError
 from fne.privacy.messages import (
     CLIPPED,
@@ -98,7 +98,6 @@ class SecureEngine:
         self._left_out: dict[str, Reply] = {}
         self._run = ""
         self._last = (-1, -1)
-        self._contradicted: set[Conflict] = set()
         self._bill = Bill()
         self._figures: Metrics = {}
 
@@ -157,7 +156,7 @@ class SecureEngine:
         table = {name: rows([told[n][i] for n in names]) for i, name in enumerate((KEYS, SIGNATURES))}
         options: dict[str, Scalar] = {"names": json.dumps(names)}
         second = self._phase(Request(header, "secure_peers", tuple(names), table, options=options))
-        self._names, self._contradicted = tuple(names), set()
+        self._names = tuple(names)
         echoes, mute = self._each(second.replies, lambda r: self._text(r, header, "echo", keys.SIGNATURE_BYTES))
         listed = transcript(self._run, names, [told[name][0] for name in names])
         wrong = echo_faults(listed, [(name, self._pinned[name], echo) for name, echo in echoes.items()])
@@ -262,8 +261,7 @@ class SecureEngine:
         )
         receipts = {self._place(name): texts for name, texts in read.items()}
         found = conflicts(members, offers, receipts)
-        self._contradicted |= found
-        staying = settled(receipts, found, len(members), receiver, partners_of(self._contradicted))
+        staying = settled(receipts, found, len(members), receiver)
         failures = [*done.failures, *odd]
         for place, pairs in open_conflicts(found, staying).items():
             out = "" if place in staying else "left out of the sum: "

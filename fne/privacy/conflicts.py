@@ -3,13 +3,14 @@
 A conflict `(holder, dealer)` says that the holder's receipt is not the one for what the dealer published: one of the
 two lies, or what the server passed on was changed, and nobody can tell which. So a conflict puts nobody out by itself:
 the holder's share of this dealer is taken for missing, and both go on. Who is in conflict with more than half of the
-others is out: where most nodes are honest, it is not. And where a dealer's keys could not be opened without the
-dealer's own help, one of those in conflict must go, the one that has most conflicts: a node alone that lies to many is
-in all of their conflicts, and each of them in one.
+others is out: where most nodes are honest, it is not. And where several have no share of a dealer, so that its keys
+could not be opened without its own help, one of those in conflict must go, the one that has most conflicts: a node
+alone that lies to many is in all of their conflicts, and each of them in one.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
 from fne.privacy import dealing
@@ -75,23 +76,22 @@ def settled(
     found: Collection[Conflict],
     members: int,
     receiver: int | None = None,
-    before: Mapping[int, Collection[int]] | None = None,
 ) -> list[int]:
     """Return who stays, in order.
 
     What a receiver deals, its key of the checks, every other node must hold: who does not is out. Where that is more
     than half of the others, or too few would be left, it is the receiver that is out.
 
-    Nobody else is put out where too few would be left: a dealer's own share may make up for the one that is missing.
+    A dealer's own share may make up for one that is missing: so nobody is out for a single conflict, or where too few
+    would be left.
 
     Args:
         there: who is in the sum so far.
         found: the conflicts.
         members: with how many the sum was begun.
         receiver: who opens the sum, if not the server.
-        before: whom each has contradicted in the run so far; of two with as many conflicts the one with more here goes.
     """
-    staying, ever = set(there), before or {}
+    staying = set(there)
     lost = {holder for holder, dealer in found if dealer == receiver} & staying
     if receiver in staying and lost and len(staying - lost) < max(enough(members), (len(staying) + 1) / 2):
         staying.discard(receiver)
@@ -101,11 +101,14 @@ def settled(
         left = [(a, b) for a, b in found if a in staying and b in staying]
         partners = partners_of(left)
         many = {node for node, others in partners.items() if 2 * len(others) > len(staying) - 1}
-        lacking = {d for _, d in left if len(staying) - 1 - sum(b == d for _, b in left) < threshold(members)}
+        missing = Counter(dealer for _, dealer in left)
+        held = {dealer: len(staying) - 1 - count for dealer, count in missing.items()}
+        needed = threshold(members)
+        lacking = {d for d, count in missing.items() if held[d] + 1 < needed or (held[d] < needed and count > 1)}
         candidates = many | lacking | {holder for holder, dealer in left if dealer in lacking}
         if not candidates or len(staying) <= enough(members):
             return sorted(staying)
-        staying.remove(max(candidates, key=lambda i: (len(partners[i]), len(ever.get(i, ())), i in lacking, -i)))
+        staying.remove(max(candidates, key=lambda i: (len(partners[i]), i in lacking, -i)))
 
 
 def open_conflicts(found: Collection[Conflict], staying: Collection[int]) -> dict[int, list[Conflict]]:

@@ -251,26 +251,28 @@ def test_a_status_at_a_wrong_time_costs_its_node_alone(task: str, status: Status
 @pytest.mark.parametrize("others", [1, 2, 3, 4])
 @pytest.mark.parametrize("task", ["secure_offer", "secure_deal"])
 def test_who_contradicts_many_is_the_one_that_is_left_out(task: str, others: int, nodes: int) -> None:
-    """Whether it seals nonsense or says that others do, and however many of them: nobody else is left out, but of one
-    pair in a sum that can do without one node alone."""
+    """Whether it seals nonsense or says that others do, and however many of them: nobody else is left out."""
     lied = rows(*range(others))
     sums = Sums({task: entries(sealed=lied) if task == "secure_offer" else entries(receipts=lied)}, nodes)
-    pair = {"n0", LIAR}
+    pairs = {LIAR, *[name for name in sums.names if name != LIAR][:others]}
     for number in range(2):
         round_ = sums.step(number)
         left_out = {*sums.names} - added(round_, number)
-        assert len(left_out) <= 1
-        if others > 1:
-            assert left_out <= {LIAR}
-        elif nodes < 7:
-            assert left_out <= pair
-        else:
-            assert not left_out
-        if left_out == {LIAR} and others > 1:
-            assert set(blamed(round_)) == {LIAR}
-        else:  # nobody can tell who lies: what one says of the other stands under the names of both
-            assert set(blamed(round_)) == named(sums, others)
-            assert all("says that what" in reason for reason in blamed(round_).values())
+        assert left_out <= {LIAR}
+        assert not left_out if others == 1 else left_out or task == "secure_deal" or nodes == 9
+        # where nobody is, nobody can tell who lies: what one says of the other stands under the names of both
+        assert set(blamed(round_)) == (left_out or pairs)
+        assert all("says that what" in reason for reason in blamed(round_).values())
+
+
+@pytest.mark.parametrize("nodes", [5, 6])
+def test_of_five_or_six_one_that_says_no_and_then_does_not_help_is_done_without(nodes: int) -> None:
+    """A sum of so many can do without one node: who says no to another one must not count twice."""
+    for last in ({"secure_vector": of_status(Status.FAILED)}, {"secure_shares": entries(shares=noise)}):
+        sums = Sums({"secure_deal": entries(receipts=rows(0)), **last}, nodes)
+        round_ = sums.step()
+        assert added(round_) >= {*sums.names} - {LIAR}
+        assert set(blamed(round_)) == {"n0", LIAR}
 
 
 @pytest.mark.parametrize(
@@ -288,19 +290,6 @@ def test_of_four_nodes_that_contradict_each_other_none_is_put_out(lies: Lies) ->
         round_ = sums.step(number)
         assert added(round_, number) == {*sums.names}
         assert LIAR in blamed(round_)
-
-
-def named(sums: Sums, others: int) -> set[str]:
-    """Return the first nodes beside the liar, and the liar."""
-    return {LIAR, *[name for name in sums.names if name != LIAR][:others]}
-
-
-def test_a_node_that_says_no_to_another_one_in_each_step_is_found_out_by_the_second() -> None:
-    """Of a pair nobody can tell who lies; of two pairs one is in both."""
-    steps = iter([0, 1, 3])
-    sums = Sums({"secure_deal": lambda worker, reply: entries(receipts=rows(next(steps)))(worker, reply)}, 6)
-    out = [{*sums.names} - added(sums.step(number), number) for number in range(3)]
-    assert out == [{"n0"}, {LIAR}, {LIAR}]
 
 
 def crooked(monkeypatch: pytest.MonkeyPatch, *which: int) -> None:
@@ -503,8 +492,8 @@ def test_who_stays_in_a_sum() -> None:
     assert settled(seven, {(3, 0), (3, 1), (3, 2)}, 7) == [*seven]  # each is without one share
     assert settled(seven, {(3, 0), (3, 1), (3, 2), (3, 4)}, 7) == [0, 1, 2, 4, 5, 6]
     assert settled(range(6), {(3, i) for i in range(6) if i != 3}, 6) == [0, 1, 2, 4, 5]
-    assert settled(range(6), {(0, 3)}, 6) == [0, 1, 2, 4, 5]
-    assert settled(range(6), {(0, 3)}, 6, before={0: {1, 3}, 3: {0}}) == [1, 2, 3, 4, 5]
+    assert settled(range(6), {(0, 3)}, 6) == [*range(6)]
+    assert settled(range(6), {(0, 3), (1, 3)}, 6) == [0, 1, 2, 4, 5]
     assert settled(range(5), {(3, 0), (3, 1)}, 6) == [*range(5)]  # of six one has dropped out
     assert settled(range(4), {(3, 0), (3, 1), (3, 2)}, 4) == [*range(4)]
     assert settled(seven, {(0, 3)}, 7, receiver=3) == [1, 2, 3, 4, 5, 6]
