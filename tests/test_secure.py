@@ -550,6 +550,19 @@ def test_any_shares_enough_give_the_secret_and_one_less_another(secret: bytes, n
         assert shares.joined({i + 1: made[i] for i in picked[1:]}) != secret
 
 
+@given(st.data(), st.integers(1, 8), st.integers(1, 130))
+@settings(deadline=None, max_examples=40)
+def test_values_of_polynomials_are_those_of_each(data: st.DataObject, length: int, count: int) -> None:
+    most = 2 ** (8 * shares.SHARE_BYTES) - 1
+    number = st.integers(0, most) | st.sampled_from([0, most])
+    polynomials = data.draw(st.lists(st.lists(number, min_size=1, max_size=length), max_size=5))
+    wanted = [
+        [sum(c * x**k for k, c in enumerate(reversed(own))) % shares.PRIME for x in range(1, count + 1)]
+        for own in polynomials
+    ]
+    assert [list(map(shares.number, made)) for made in shares.values(polynomials, count)] == wanted
+
+
 def test_a_share_may_be_any_number_whatever_the_secret() -> None:
     """Two secrets, the same number of a share: its first bytes are even for either."""
     for secret in (bytes(32), b"\xff" * 32):
@@ -572,8 +585,7 @@ def test_digests_and_proof_fit_any_key_for_who_holds_too_few_shares() -> None:
     b_, g_ = ([(a + k * z) % shares.PRIME for a, z in zip(own, zero, strict=True)] for own, k in ((b, 7), (g, -7 * c)))
     assert b_[-1] != b[-1]
     for x in held:
-        assert shares.values(b_, 6)[x - 1] == shares.values(b, 6)[x - 1]
-        assert shares.values(g_, 6)[x - 1] == shares.values(g, 6)[x - 1]
+        assert all(own[x - 1] == other[x - 1] for own, other in [shares.values([b_, b], 6), shares.values([g_, g], 6)])
     proofs = [
         [shares.written(z + c * x + c * c * y) for x, y, z in zip(p, r, q, strict=True)] for p, q in ((b, g), (b_, g_))
     ]
@@ -686,6 +698,31 @@ def test_new_keys_do_not_make_a_node_answer_again() -> None:
     with pytest.raises(ProtocolError, match="has answered fitness up to step 3"):
         play(renewed, some(4, 2), 3)
     play(renewed, some(4, 2), 4)
+
+
+def test_a_server_that_has_nodes_contradict_each_other_is_told_fewer_shares_and_no_others() -> None:
+    """It spoils what is passed on of node 5, of which two then hold nothing, and says that its vector came too late."""
+    sessions, tag, members = agree(6), Tag("run", 0, 0, "fitness"), list(range(6))
+    values = some(6, 3)
+    offers = {i: s.begin(tag, members, v) for i, (s, v) in enumerate(zip(sessions, values, strict=True))}
+    told = passed_on(tag, [s.name for s in sessions], members, offers)
+    for i in (0, 1):
+        told[i][5] = bytes(protocol.DEALT_BYTES)
+    receipts = {i: session.dealt(tag, members, told[i]) for i, session in enumerate(sessions)}
+    assert conflicts(members, offers, receipts) == {(0, 5), (1, 5)}
+    with pytest.raises(ProtocolError, match="participants must be some of those before"):
+        sessions[0].masked(tag, [*members, 6])
+    with pytest.raises(ProtocolError, match="4 nodes, and at least 5 must be in a secure sum"):
+        sessions[0].masked(tag, members[:4])
+    late = [session.masked(tag, members) for session in sessions][5]
+    answers = {i: sessions[i].revealed(tag, members[:5]) for i in range(5)}
+    assert [answers[i][5] == bytes(shares.SHARE_BYTES) for i in range(5)] == [True, True, False, False, False]
+    view = View(tag, [s.name for s in sessions], members, offers, {5: late}, answers)
+    with pytest.raises(ProtocolError, match="sealed is not what arrived"):
+        view.unboxed(5, late, view.key(5))
+    found = conflicts(members, offers, receipts)
+    with pytest.raises(ProtocolError, match="3 nodes tell the shares that n05 dealt to them, it takes 5"):
+        opened(tag, view.names, offers, members, late, members[:5], answers, conflicts=found)
 
 
 def test_masks_are_told_once_and_of_those_who_were_said_to_be_gone() -> None:
@@ -802,6 +839,22 @@ def late_vector_is_read() -> bool:
 
 def no_own_mask(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(protocol, "own_mask", lambda key, nonce, size: np.zeros(size, dtype=np.uint64))
+
+
+def receipt_is_given_twice() -> bool:
+    """For a second challenge of the server's choice: the shares that a node holds, put into another equation."""
+    sessions, tag = agree(5), Tag("run", 0, 0, "fitness")
+    offers = {i: s.begin(tag, range(5), v) for i, (s, v) in enumerate(zip(sessions, some(5, 3), strict=True))}
+    told = passed_on(tag, [s.name for s in sessions], range(5), offers)[0]
+    other = {by: text[: -dealing.DIGEST_BYTES] + bytes(dealing.DIGEST_BYTES) for by, text in told.items()}
+    try:
+        return sessions[0].dealt(tag, range(5), told) != sessions[0].dealt(tag, range(5), other)
+    except ProtocolError:
+        return False
+
+
+def asked_at_any_time(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Session, "_at", lambda self, tag, stage: self._exchange)
 
 
 def rest_shows_the_masks_of_one() -> bool:
@@ -1192,6 +1245,7 @@ MATRIX: list[tuple[Callable[[], bool], Off]] = [
     (salt_is_reused, one_salt),
     (stream_is_weak, half_words),
     (late_vector_is_read, no_own_mask),
+    (receipt_is_given_twice, asked_at_any_time),
     (rest_shows_the_masks_of_one, told_in_clear),
     (dropout_opens_the_past, one_salt),
     (second_set_is_answered, forgetful),

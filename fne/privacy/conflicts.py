@@ -32,14 +32,13 @@ def passed_on(
     """
     context = tag.context([names[i] for i in members])
     found: dict[int, dict[int, bytes]] = {to: {} for to in offers}
-    for by, offer in offers.items():
-        dealer = members.index(by) + 1
-        challenge = dealing.challenge(context, dealer, offer.digests)
-        points = dealing.points(offer.proof, len(members))
-        others = [member for member in members if member != by]
-        for to, sealed in zip(others, offer.sealed, strict=True):
+    points = dealing.points([offer.proof for offer in offers.values()], len(members))
+    for (by, offer), at in zip(offers.items(), points, strict=True):
+        challenge = dealing.challenge(context, members.index(by) + 1, offer.digests)
+        others = [(member, point) for member, point in zip(members, at, strict=True) if member != by]
+        for (to, point), sealed in zip(others, offer.sealed, strict=True):
             if to in found:
-                found[to][by] = sealed + points[members.index(to)] + challenge
+                found[to][by] = sealed + point + challenge
     return found
 
 

@@ -15,6 +15,8 @@ holds fewer than `threshold` of them, so no digest of it can be tried out.
 
 from __future__ import annotations
 
+import hashlib
+import struct
 from collections.abc import Sequence
 
 from fne.privacy import keys, shares
@@ -26,6 +28,7 @@ DIGESTS = 3
 MASK, OPENER = 0, 1
 """Which of the pair of shares that a member holds is of b, and which of r."""
 _VERSION = b"fne/deal/v1"
+_SHARE, _PLACE = _VERSION + b"/share", struct.Struct("<IIB")
 
 
 def deal(
@@ -41,7 +44,7 @@ def deal(
         count: of the members.
     """
     polynomials = [shares.polynomial(secret, threshold) for secret in (*secrets, keys.fresh())]
-    b, r, g = (shares.values(coefficients, count) for coefficients in polynomials)
+    b, r, g = shares.values(polynomials, count)
     digests = tuple(
         digest(context, dealer, number, kind, share)
         for number, three in enumerate(zip(b, r, g, strict=True), 1)
@@ -54,8 +57,7 @@ def deal(
 
 def digest(context: bytes, dealer: int, number: int, kind: int, share: bytes) -> bytes:
     """Return the digest by which a share is known again."""
-    place = dealer.to_bytes(4, "little") + number.to_bytes(4, "little") + bytes([kind])
-    return keys.digest(_VERSION, b"/share", context, place, share)[:DIGEST_BYTES]
+    return hashlib.sha256(_SHARE + context + _PLACE.pack(dealer, number, kind) + share).digest()[:DIGEST_BYTES]
 
 
 def challenge(context: bytes, dealer: int, digests: Sequence[bytes]) -> bytes:
@@ -63,9 +65,9 @@ def challenge(context: bytes, dealer: int, digests: Sequence[bytes]) -> bytes:
     return keys.digest(_VERSION, b"/challenge", context, dealer.to_bytes(4, "little"), *digests)[:DIGEST_BYTES]
 
 
-def points(proof: Sequence[bytes], count: int) -> list[bytes]:
-    """Return what the proof says at each member's number."""
-    return shares.values([shares.number(coefficient) for coefficient in proof], count)
+def points(proofs: Sequence[Sequence[bytes]], count: int) -> list[list[bytes]]:
+    """Return what each proof says at every member's number."""
+    return shares.values([[shares.number(coefficient) for coefficient in proof] for proof in proofs], count)
 
 
 def receipt(

@@ -26,21 +26,33 @@ def polynomial(secret: bytes, threshold: int) -> list[int]:
     return [*coefficients, int.from_bytes(secret, "little")]
 
 
-def values(coefficients: Sequence[int], count: int) -> list[bytes]:
-    """Return the values of a polynomial at 1 to `count`."""
-    made = []
+def values(polynomials: Sequence[Sequence[int]], count: int) -> list[list[bytes]]:
+    """Return by polynomial its values at 1 to `count`.
+
+    Args:
+        polynomials: coefficients of each, the highest first; numbers of `SHARE_BYTES` bytes at most.
+        count: of the values.
+    """
+    longest = max(map(len, polynomials), default=0)
+    bits = 8 * SHARE_BYTES + longest * count.bit_length() + longest.bit_length()
+    size = -(-bits // 8)  # so much no value grows beyond: those of all polynomials go side by side in one number
+    even = [[*[0] * (longest - len(own)), *own] for own in polynomials]
+    columns = [number(b"".join(c.to_bytes(size, "little") for c in column)) for column in zip(*even, strict=True)]
+    made: list[list[bytes]] = [[] for _ in polynomials]
     for x in range(1, count + 1):
         value = 0
-        for coefficient in coefficients:
-            value = value * x + coefficient  # x is small: one reduction at the end is the fastest
-        made.append(written(value))
+        for column in columns:
+            value = value * x + column  # x is small: one reduction at the end is the fastest
+        raw = value.to_bytes(size * len(made), "little")
+        for place, own in enumerate(made):
+            own.append(written(number(raw[place * size : (place + 1) * size])))
     return made
 
 
 def split(secret: bytes, threshold: int, count: int) -> list[bytes]:
     """Return `count` shares of a secret of 32 bytes, numbered from 1."""
     assert 1 <= threshold <= count
-    return values(polynomial(secret, threshold), count)
+    return values([polynomial(secret, threshold)], count)[0]
 
 
 def written(value: int) -> bytes:

@@ -300,7 +300,7 @@ def crooked(monkeypatch: pytest.MonkeyPatch, *which: int) -> None:
         if dealer != number:
             return honest(context, dealer, secrets, threshold, count)
         polynomials = [shares.polynomial(secret, threshold) for secret in (*secrets, keys.fresh())]
-        dealt = [shares.values(coefficients, count) for coefficients in polynomials]
+        dealt = shares.values(polynomials, count)
         for kind, place in itertools.product((0, 1), which):
             dealt[kind][place] = keys.fresh() + b"\0"
         held = list(zip(*dealt, strict=True))
