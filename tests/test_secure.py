@@ -1545,6 +1545,8 @@ SOME = {"secure.members": torch.arange(4, dtype=torch.int32)}
         ("peers", {"secure.keys": torch.zeros(1)}, {"names": "[]"}, "sends torch.float32 .1. as secure.keys"),
         ("peers", {"secure.keys": bytes_of(0, 32), "secure.signatures": bytes_of(0, 64)}, {"names": "{"},
          "sends names of nodes that cannot be read"),
+        ("peers", {"secure.keys": bytes_of(0, 32), "secure.signatures": bytes_of(0, 64)}, {"names": "[" * 9999},
+         "sends names of nodes that cannot be read"),
         ("confirm", {"secure.echoes": bytes_of(0, 64)}, {}, "sends nothing as secure.members, must be int32"),
         ("confirm", {"secure.echoes": bytes_of(4, 64), "secure.members": torch.rand(4)}, {}, "sends torch.float32 .4."),
         ("confirm", {"secure.echoes": bytes_of(3, 64), **SOME}, {}, "3 digests of 4 members"),

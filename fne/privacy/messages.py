@@ -79,7 +79,7 @@ def _found(value: Tensor | None) -> str:
 
 def read(text: str, kind: type[T], what: str) -> T:
     """Return what JSON of the server holds; raises `ProtocolError` where that is not of this kind."""
-    with contextlib.suppress(ValueError):
+    with contextlib.suppress(ValueError, RecursionError):
         value = json.loads(text)
         if isinstance(value, kind):
             return value
