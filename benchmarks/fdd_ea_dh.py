@@ -260,7 +260,7 @@ def made(nodes: int, secure: bool, objectives: int = 3, **settings: Any) -> tupl
     local = Tapped(search.worker, "benchmark")
     if secure:
         secure_only(search.worker)
-    return search, SecureEngine(local) if secure else Relaying(local), local
+    return search, SecureEngine(local, search.worker.pinned) if secure else Relaying(local), local
 
 
 def cost(generations: int) -> None:

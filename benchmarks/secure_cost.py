@@ -54,7 +54,7 @@ def row(count: int, values: int, repeats: int) -> list[str]:
     worker = Worker({name: Node(name, held, Secrets.simulate(0, name)) for name, held in data.items()})
     worker.pinned = {name: public_identity(node) for name, node in worker.nodes.items()}
     clock = Clock(worker)
-    plain, secure = LocalEngine(worker), SecureEngine(clock)
+    plain, secure = LocalEngine(worker), SecureEngine(clock, worker.pinned)
 
     def step(number: int) -> Request:
         return Request(Header(0, number), "numbers", clock.nodes, reduce="sum")

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -68,6 +69,8 @@ class Entry:
 
 
 Payload = Mapping[str, Entry]
+MOST = 2**40
+"""Numbers of a payload, in all: more are a lie, of which nothing is to be computed."""
 HELD = "held"
 """Name of the number of samples that a node holds, which an engine knows."""
 COUNT = Entry("int", (1,), least=1, most=HELD)
@@ -143,12 +146,17 @@ class Form:
     def from_bytes(cls, raw: bytes) -> Form:
         """Return the form of `to_bytes`; raises `ValueError` for anything else."""
         try:
-            entries = tuple((str(n), bool(f), tuple(int(size) for size in shape)) for n, f, shape in json.loads(raw))
+            form = cls(tuple((str(n), bool(f), tuple(int(size) for size in shape)) for n, f, shape in json.loads(raw)))
         except (ValueError, TypeError, OverflowError, RecursionError):
             raise ValueError("what it says of its vector cannot be read") from None
-        if any(size < 0 for _, _, shape in entries for size in shape):
+        if any(size < 0 for _, _, shape in form.entries for size in shape):
             raise ValueError("its vector has a negative size")
-        return cls(entries)
+        if sum(math.prod(shape) for _, _, shape in form.entries) > MOST:
+            raise ValueError(f"its vector has more than {MOST} numbers")
+        names = [name for name, _, _ in form.entries]
+        if names != sorted(set(names)) or form.to_bytes() != raw:  # in another order it would be another form
+            raise ValueError("what it says of its vector is not written as forms are: sorted by name, each once")
+        return form
 
     def fault(self, expected: Payload) -> str:
         """Return what about the form does not fit a declared payload, or nothing."""

@@ -20,17 +20,19 @@ import torch
 from torch import Tensor
 
 from fne.errors import RunError
+from fne.evolution import lineage
 from fne.gather import OWNERS_CHOICE, failed
 from fne.payloads import Form, expecting, fault, outvoted
-from fne.privacy import keys
+from fne.privacy import dealing, keys
+from fne.privacy.conflicts import Conflict, conflicts, open_conflicts, passed_on, settled
 from fne.privacy.hidden import ProtocolError
 from fne.privacy.messages import (
     CLIPPED,
+    DEALT,
     ECHOES,
     KEYS,
     MEMBERS,
     PARTICIPANTS,
-    SEALED,
     SIGNATURES,
     TOTAL,
     mark,
@@ -39,7 +41,20 @@ from fne.privacy.messages import (
     words_tensor,
 )
 from fne.privacy.opening import opened
-from fne.privacy.protocol import CHECKS, LEAST, SEALED_BYTES, Offer, Tag, boxed, check_count, enough, threshold
+from fne.privacy.protocol import (
+    CHECKS,
+    LEAST,
+    SEALED_BYTES,
+    Offer,
+    Tag,
+    boxed,
+    check_count,
+    echo_faults,
+    enough,
+    entry_faults,
+    threshold,
+    transcript,
+)
 from fne.privacy.ring import Words
 from fne.privacy.shares import SHARE_BYTES
 from fne.privacy.vectors import unflatten, vector_words
@@ -56,7 +71,6 @@ from fne.types import (
     Scalar,
     Status,
     Strategy,
-    Tensors,
 )
 
 T = TypeVar("T")
@@ -72,11 +86,13 @@ class SecureEngine:
     Args:
         engine: does the work; its nodes agree on keys at the first sum. Those that cannot are left out until the run is
             resumed.
+        pinned: public signing keys of the nodes, as the nodes themselves know each other by: what is not signed with
+            these is left out before the nodes see it.
         clip: numbers that are out of the ring's range are clipped and counted, else they are errors of their node.
     """
 
-    def __init__(self, engine: Engine, *, clip: bool = False) -> None:
-        self._engine, self._clip = engine, clip
+    def __init__(self, engine: Engine, pinned: Mapping[str, bytes], *, clip: bool = False) -> None:
+        self._engine, self._pinned, self._clip = engine, pinned, clip
         self._names: tuple[str, ...] = ()
         self._agreed = False
         self._left_out: dict[str, Reply] = {}
@@ -132,13 +148,20 @@ class SecureEngine:
         first = self._phase(Request(header, "secure_keys", self.nodes))
         self._run = first.replies[0].header.run if first.replies else ""
         told, odd = self._each(first.replies, lambda r: [self._text(r, header, n, size) for n, size in _ENTRY.items()])
-        names = sorted(told)
+        sent = [[told[name][i] for name in sorted(told)] for i in range(len(_ENTRY))]
+        pinned = [self._pinned.get(name, b"") for name in sorted(told)]
+        wrong = entry_faults(self._run, sorted(told), sent[0], sent[1], pinned)
+        odd += [failed(reply, wrong[reply.node]) for reply in first.replies if reply.node in wrong]
+        names = sorted(told.keys() - wrong.keys())
         table = {name: rows([told[n][i] for n in names]) for i, name in enumerate((KEYS, SIGNATURES))}
         options: dict[str, Scalar] = {"names": json.dumps(names)}
         second = self._phase(Request(header, "secure_peers", tuple(names), table, options=options))
         self._names = tuple(names)
         echoes, mute = self._each(second.replies, lambda r: self._text(r, header, "echo", keys.SIGNATURE_BYTES))
-        agreed = sorted(echoes)
+        listed = transcript(self._run, names, [told[name][0] for name in names])
+        wrong = echo_faults(listed, [(name, self._pinned[name], echo) for name, echo in echoes.items()])
+        mute += [failed(reply, wrong[reply.node]) for reply in second.replies if reply.node in wrong]
+        agreed = sorted(echoes.keys() - wrong.keys())
         common = {
             MEMBERS: _places([self._place(name) for name in agreed]),
             ECHOES: rows([echoes[name] for name in agreed]),
@@ -162,7 +185,7 @@ class SecureEngine:
         self._check(len(members), LEAST, tag, failures)
         asked = self._phase(self._offer_request(request, header, members))
         failures += asked.failures
-        if header.attempt == 0 and any(failure.status is Status.NEEDS_SNAPSHOT for failure in failures):
+        if header.attempt == 0 and any(failure.status is Status.NEEDS_SNAPSHOT for failure in asked.failures):
             return self._without(failures)
         form, odd = self._usual_form(request, asked.replies, header)
         failures += odd
@@ -172,21 +195,29 @@ class SecureEngine:
         told, odd = self._each(usual, lambda reply: self._offer(reply, header, members, receiver))
         failures += odd
         read = {self._place(name): offer for name, offer in told.items()}
-        participants = sorted(read)
         if receiver is not None and receiver not in read:
             return self._without(failures)
+        self._check(len(read), enough(len(members)), tag, failures)
+        participants, unknown, odd = self._dealt(header, tag, members, read, receiver)
+        failures += odd
+        if receiver is not None and receiver not in participants:
+            return self._without(failures)
         self._check(len(participants), enough(len(members)), tag, failures)
-        sealed = self._sealed(members, read)
-        own = {opener: {PARTICIPANTS: _places(participants), **sealed.pop(opener)}} if opener else {}
+        offers = {place: read[place] for place in participants}
+        own = {opener: {PARTICIPANTS: _places(participants)}} if opener else {}
         options: dict[str, Scalar] = {"task": request.task}
+        apart = 0 if receiver is None else 1
+        words = vector_words(form, len(members)) + apart * CHECKS
+        adding = tuple(self._names[place] for place in participants if place != receiver)
         common = {MEMBERS: _places(participants)}
-        added = self._phase(Request(header, "secure_vector", tuple(sealed), common, sealed, options, reduce="sum"))
+        added = self._phase(
+            Request(header, "secure_vector", adding, common, options=options, reduce="sum", sizes={"words": words})
+        )
         failures += added.failures
         gone = {failure.node for failure in added.failures}
         survivors = [place for place in participants if self._names[place] not in gone]
         self._check(len(survivors), enough(len(members)), tag, failures)
-        apart = 0 if receiver is None else 1
-        total = self._total(added, tag, vector_words(form, len(members)) + apart * CHECKS, len(survivors) - apart)
+        total = self._total(added, tag, words, len(survivors) - apart)
         names = tuple(self._names[place] for place in survivors)
         helped = self._phase(Request(header, "secure_shares", names, {MEMBERS: _places(survivors)}, own, options))
         count = len(participants) - apart
@@ -197,15 +228,59 @@ class SecureEngine:
             return self._without(failures)
         answers = {self._place(name): texts for name, texts in shares.items()}
         self._check(len(answers), threshold(len(members)), tag, silent)
-        words = opened(tag, self._names, read, members, total.numpy().view("uint64"), survivors, answers, receiver)
+        rest, faults, shut = opened(
+            tag, self._names, offers, members, total.numpy().view("uint64"), survivors, answers, receiver, unknown
+        )
+        failures += [self._faulty(header, place, fault) for place, fault in faults.items()]
+        if shut:
+            helping = tuple(self._names[place] for place in survivors if place != receiver)
+            rest = rest - self._masks(Request(
+                header, "secure_rest", helping, {MEMBERS: _places(shut)}, options=options, reduce="sum",
+                sizes={"words": words},
+            ), failures)  # fmt: skip
         if request.relay is not None:
-            return self._passed_on(request, header, words, form, failures, len(survivors))
-        payload, clipped = unflatten(words, form, len(members))
+            return self._passed_on(request, header, rest, form, failures, len(survivors))
+        payload, clipped = unflatten(rest, form, len(members))
         self._figures = {"participants": len(survivors), **({"clipped": clipped} if self._clip else {})}
         if "samples" in payload and payload["samples"].numel() == 1:
             self._figures["samples"] = int(payload["samples"])
         aggregate = Reply(replace(request.header, run=self._run), AGGREGATE, payload=payload)
         return Round((aggregate,), tuple(failures), self._bill.total())
+
+    def _dealt(
+        self, header: Header, tag: Tag, members: Sequence[int], offers: Mapping[int, Offer], receiver: int | None
+    ) -> tuple[list[int], set[Conflict], list[Reply]]:
+        """Pass on what was sealed; returns who stays in the sum, who contradicts whom, and failures."""
+        participants, told = sorted(offers), passed_on(tag, self._names, members, offers)
+        private = {self._names[to]: {DEALT: rows([dealt[by] for by in sorted(dealt)])} for to, dealt in told.items()}
+        nodes, common = tuple(self._names[place] for place in participants), {MEMBERS: _places(participants)}
+        done = self._phase(Request(header, "secure_deal", nodes, common, private, {"task": tag.kind}))
+        count = len(participants) - 1
+        read, odd = self._each(
+            done.replies, lambda reply: self._texts(reply, header, "receipts", count, dealing.DIGEST_BYTES)
+        )
+        receipts = {self._place(name): texts for name, texts in read.items()}
+        found = conflicts(members, offers, receipts)
+        staying = settled(receipts, found, len(members), receiver)
+        failures = [*done.failures, *odd]
+        for place, pairs in open_conflicts(found, staying).items():
+            out = "" if place in staying else "left out of the sum: "
+            texts = [f"{self._names[a]} says that what {self._names[b]} sealed for it is of no use" for a, b in pairs]
+            more = f" and {len(texts) - 3} more such" if len(texts) > 3 else ""
+            failures.append(self._faulty(header, place, out + "; ".join(texts[:3]) + more))
+        return staying, found, failures
+
+    def _masks(self, request: Request, failures: Sequence[Reply]) -> Words:
+        """Return the masks that all of the nodes share with some which are gone; `RunError` unless all answer."""
+        told = self._phase(request)
+        if told.failures:
+            why = "".join(f"; {failure.node}: {failure.reason}" for failure in [*failures, *told.failures][:4])
+            raise RunError(f"step {request.header.step}: masks stay on the sum without the help of all{why}")
+        masks: Words = told.replies[0].payload["masks"].numpy().view("uint64")
+        return masks
+
+    def _faulty(self, header: Header, place: int, reason: str) -> Reply:
+        return Reply(replace(header, run=self._run), self._names[place], Status.FAILED, reason)
 
     def _passed_on(
         self,
@@ -261,16 +336,6 @@ class SecureEngine:
             options=options, reduce="none", relay=None, expected=None,
         )  # fmt: skip
 
-    def _sealed(self, members: Sequence[int], offers: Mapping[int, Offer]) -> dict[str, Tensors]:
-        """Return by participant what the others sealed for it."""
-        participants = sorted(offers)
-        sealed: dict[str, Tensors] = {}
-        for to in participants:
-            place = members.index(to)
-            texts = [offers[by].sealed[place - (by < to)] for by in participants if by != to]
-            sealed[self._names[to]] = {SEALED: rows(texts)}
-        return sealed
-
     def _usual_form(self, request: Request, replies: Sequence[Reply], header: Header) -> tuple[Form, list[Reply]]:
         """Return the form of the vectors that are added, and a failure for each node whose vector has another form."""
         forms: dict[str, Form] = {}
@@ -305,7 +370,12 @@ class SecureEngine:
         sealed = self._texts(reply, header, "sealed", len(members) - 1, SEALED_BYTES)
         masks = len(boxed(members, self._place(reply.node), receiver))
         box = self._text(reply, header, "box", masks * keys.KEY_BYTES + keys.TAG_BYTES)
-        return Offer(tuple(sealed), box, self._text(reply, header, "commitment", keys.KEY_BYTES))
+        commitment = self._text(reply, header, "commitment", keys.KEY_BYTES)
+        count = dealing.DIGESTS * len(members)
+        digests = self._texts(reply, header, "digests", count, dealing.DIGEST_BYTES)
+        needed = 1 if self._place(reply.node) == receiver else threshold(len(members))
+        proof = self._texts(reply, header, "proof", needed, SHARE_BYTES)
+        return Offer(tuple(sealed), box, commitment, tuple(digests), tuple(proof))
 
     def _total(self, added: Round, tag: Tag, words: int, count: int) -> Tensor:
         """Return the sum of the masked vectors; raises `RunError` where one of them is of another sum."""
@@ -319,9 +389,20 @@ class SecureEngine:
 
     # ------------------------------------------------------------------------------------------------ answers
     def _phase(self, request: Request) -> Round:
+        """Send a part of the protocol; a node that answers it in a way which is known elsewhere alone has failed.
+
+        A snapshot may be asked for where there is work, and the request has candidates that are made from a lineage.
+        """
         round_ = self._engine.send(request)
         self._bill.add(round_.traffic)
-        return round_
+        known = {Status.REFUSED, Status.FAILED, Status.GONE}
+        if request.task == "secure_offer" and lineage.DIGEST in request.common:
+            known.add(Status.NEEDS_SNAPSHOT)
+        failures = (
+            f if f.status in known else failed(f, f"answers {f.status} to {request.task}: {f.reason or 'no reason'}")
+            for f in round_.failures
+        )
+        return replace(round_, failures=tuple(failures))
 
     def _text(self, reply: Reply, header: Header, name: str, length: int = -1) -> bytes:
         return self._texts(reply, header, name, 1, length)[0]

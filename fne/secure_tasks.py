@@ -1,4 +1,4 @@
-"""Node tasks of secure sums: three that agree on keys once a run, three of each sum, and one if a node opens it.
+"""Node tasks of secure sums: three that agree on keys once a run, four of each sum, and two more of some.
 
 | task | a node is told | it answers |
 |---|---|---|
@@ -6,8 +6,10 @@
 | `secure_peers` | everybody's keys | the signed digest of that list |
 | `secure_confirm` | everybody's digests | nothing |
 | `secure_offer` | the work to do, and with whom | shares sealed for the others, a box, the form of its vector |
-| `secure_vector` | who takes part, and what they sealed for it | its vector under masks |
+| `secure_deal` | what the others sealed for it | receipts |
+| `secure_vector` | who takes part | its vector under masks |
 | `secure_shares` | whose vectors arrived | a share for each participant |
+| `secure_rest` | who dropped out with a box that does not open | its masks with these, under masks |
 | `secure_receive` | the others' sum, under its masks | what the task answers that it was to do with the sum |
 
 What they do is in `fne.privacy.session`; the session of a node is among its secrets, not in its memory.
@@ -26,16 +28,17 @@ from fne.errors import RunError
 from fne.gather import OWNERS_CHOICE
 from fne.node import Node, RefusedError, Worker, task_of
 from fne.payloads import Entry, Form, Payload
+from fne.privacy.dealing import DIGEST_BYTES, DIGESTS
 from fne.privacy.hidden import ProtocolError
 from fne.privacy.keys import KEY_BYTES, SIGNATURE_BYTES, Identity
 from fne.privacy.messages import (
     CLIPPED,
+    DEALT,
     ECHOES,
     KEYS,
     MEMBERS,
     PARTICIPANTS,
     PREFIX,
-    SEALED,
     SIGNATURES,
     TOTAL,
     digest_of,
@@ -49,7 +52,7 @@ from fne.privacy.messages import (
     words_of,
     words_tensor,
 )
-from fne.privacy.protocol import SEALED_BYTES, Errand, Tag
+from fne.privacy.protocol import DEALT_BYTES, SEALED_BYTES, Errand, Tag, threshold
 from fne.privacy.ring import OutOfRangeError
 from fne.privacy.session import Session
 from fne.privacy.shares import SHARE_BYTES
@@ -58,7 +61,8 @@ from fne.registry import Key, register
 from fne.types import GIVEN, Relay, Request, Tensors
 
 TASKS = (
-    "secure_keys", "secure_peers", "secure_confirm", "secure_offer", "secure_vector", "secure_shares", "secure_receive",
+    "secure_keys", "secure_peers", "secure_confirm", "secure_offer", "secure_deal", "secure_vector", "secure_shares",
+    "secure_rest", "secure_receive",
 )  # fmt: skip
 """The parts of the protocol, by name: a plugin may begin a name in the same way."""
 ANSWERED = (*TASKS, *OWNERS_CHOICE)
@@ -138,9 +142,12 @@ def confirm_task(worker: Worker, nodes: Sequence[Node], request: Request) -> Ite
 # ------------------------------------------------------------------------------------------------ a sum
 def offer_payload(request: Request, node: str) -> Payload:
     """Return what `secure_offer` yields: messages to the other members, and the form of the vector to come."""
+    members, relay = len(request.common[MEMBERS]), relay_of(str(request.options.get("relay", "")))
+    needed = 1 if relay is not None and relay.nodes == (node,) else threshold(members)
     return {
-        "sealed": Entry("bytes", (len(request.common[MEMBERS]) - 1, SEALED_BYTES)), "box": Entry("bytes", (1, None)),
+        "sealed": Entry("bytes", (members - 1, SEALED_BYTES)), "box": Entry("bytes", (1, None)),
         "commitment": Entry("bytes", (1, KEY_BYTES)), "form": Entry("bytes", (1, None)),
+        "digests": Entry("bytes", (DIGESTS * members, DIGEST_BYTES)), "proof": Entry("bytes", (needed, SHARE_BYTES)),
     }  # fmt: skip
 
 
@@ -161,8 +168,8 @@ def offer_task(
     Whether the node may take part is looked at before it works. All must have been asked for the same, and told the
     same of what becomes of the sum: their keys are bound to it, and tensors of a node's own are refused.
 
-    Takes what that task takes, and `members [n]`. Yields `sealed`, uint8 `[n - 1, 82]`, `box`, `commitment` and `form`,
-    uint8 all: see `fne.privacy.session.Offer` and `fne.payloads.Form`.
+    Takes what that task takes, and `members [n]`. Yields `sealed`, uint8 `[n - 1, 82]`, `digests [3 n, 16]`, `proof
+    [t, 33]`, `box`, `commitment` and `form`, uint8 all: see `fne.privacy.protocol.Offer` and `fne.payloads.Form`.
     """
     tag, header = _tag(request, task), replace(request.header, attempt=attempt)
     common = {name: value for name, value in request.common.items() if not name.startswith(PREFIX)}
@@ -194,14 +201,43 @@ def offer_task(
             except OutOfRangeError as error:
                 raise ProtocolError(f"{error}; {_REMEDY.get(task, 'scale the data, or take secure = clip')}") from None
             offer = _session(node).begin(tag, members, words, asked, errand)
-        told = {"box": [offer.box], "commitment": [offer.commitment], "form": [form.to_bytes()]}
+        told = {
+            "digests": offer.digests, "proof": offer.proof, "box": [offer.box], "commitment": [offer.commitment],
+            "form": [form.to_bytes()],
+        }  # fmt: skip
         yield {"sealed": rows(offer.sealed)} | {name: rows(texts) for name, texts in told.items()}
+
+
+def deal_payload(request: Request, node: str) -> Payload:
+    """Return what `secure_deal` yields: a receipt for what each other participant dealt."""
+    return {"receipts": Entry("bytes", (len(request.common[MEMBERS]) - 1, DIGEST_BYTES))}
+
+
+@register("task", "secure_deal", payload=deal_payload)
+def deal_task(
+    worker: Worker,
+    nodes: Sequence[Node],
+    request: Request,
+    *,
+    task: Annotated[str, Key("whose payloads are added")],
+) -> Iterator[Tensors]:
+    """Take in the shares that the others dealt.
+
+    Takes `members [p]`, those whose offers arrived, and private `dealt [p - 1, 131]`, what is passed on of the others
+    of them. Yields `receipts`, uint8 `[p - 1, 16]`: zeros of a node whose message could not be read.
+    """
+    for node in nodes:
+        with _refusing():
+            session, members = _session(node), places(request.common, MEMBERS)
+            told = _dealt(session, request.private.get(node.name, {}), members)
+            receipts = session.dealt(_tag(request, task), members, told)
+        yield {"receipts": rows(receipts)}
 
 
 def vector_payload(request: Request, node: str) -> Payload:
     """Return what `secure_vector` yields: a masked vector, and the mark of the sum that the vector is of."""
     number = mark(_tag(request, str(request.options["task"])))
-    return {"vector": Entry("int", (None,)), "mark": Entry("int", (1,), least=number, most=number)}
+    return {"vector": Entry("int", ("words",)), "mark": Entry("int", (1,), least=number, most=number)}
 
 
 @register("task", "secure_vector", payload=vector_payload)
@@ -214,13 +250,13 @@ def vector_task(
 ) -> Iterator[Tensors]:
     """Send the vector under its masks.
 
-    Takes `members [p]`, those whose offers arrived, and private `sealed [p - 1, 82]`, what the others of them sealed.
-    Yields `vector`, int64 `[words]`, and `mark`, int64 `[1]`, by which the server knows which sum it is of.
+    Takes `members [p]`, those who are left. Yields `vector`, int64 `[words]`, and `mark`, int64 `[1]`, by which the
+    server knows which sum it is of.
     """
     for node in nodes:
         with _refusing():
-            session, tag, members = _session(node), _tag(request, task), places(request.common, MEMBERS)
-            words = session.masked(tag, members, _sealed(session, request.private.get(node.name, {}), members))
+            tag = _tag(request, task)
+            words = _session(node).masked(tag, places(request.common, MEMBERS))
         yield {"vector": words_tensor(words), "mark": torch.tensor([mark(tag)])}
 
 
@@ -235,17 +271,31 @@ def shares_task(
     """Help to open the sum.
 
     Takes `members [s]`, those whose vectors arrived; a node that opens the sum, and was asked for no vector, takes
-    private `participants [p]` and `sealed [p - 1, 82]`, as others do for `secure_vector`. Yields `shares`, uint8
-    `[p, 33]`, of a sum that a node opens one fewer.
+    private `participants [p]`, as others do for `secure_vector`. Yields `shares`, uint8 `[p, 33]`, of a sum that a node
+    opens one fewer.
     """
     for node in nodes:
         with _refusing():
             session, tag, own = _session(node), _tag(request, task), request.private.get(node.name, {})
             if own:
-                participants = places(own, PARTICIPANTS)
-                session.kept(tag, participants, _sealed(session, own, participants))
+                session.kept(tag, places(own, PARTICIPANTS))
             shares = session.revealed(tag, places(request.common, MEMBERS))
         yield {"shares": rows(shares)}
+
+
+@register("task", "secure_rest", payload=lambda request, node: {"masks": Entry("int", ("words",))})
+def rest_task(
+    worker: Worker,
+    nodes: Sequence[Node],
+    request: Request,
+    *,
+    task: Annotated[str, Key("whose payloads are added")],
+) -> Iterator[Tensors]:
+    """Help to take masks off which no box gives. Takes `members [g]`, who is gone; yields `masks`, int64 `[words]`."""
+    for node in nodes:
+        with _refusing():
+            words = _session(node).rest(_tag(request, task), places(request.common, MEMBERS))
+        yield {"masks": words_tensor(words)}
 
 
 @register("task", "secure_receive")
@@ -275,13 +325,13 @@ def receive_task(
             yield {**payload, CLIPPED: torch.tensor([clipped])} if errand.clip else payload
 
 
-def _sealed(session: Session, own: Tensors, participants: Sequence[int]) -> dict[int, bytes]:
-    """Return what each other participant sealed for a node."""
-    sealed = texts(own, SEALED, SEALED_BYTES)
+def _dealt(session: Session, own: Tensors, participants: Sequence[int]) -> dict[int, bytes]:
+    """Return what a node is passed on of each other participant."""
+    dealt = texts(own, DEALT, DEALT_BYTES)
     others = [number for number in participants if number != session.number]
-    if len(others) != len(sealed):
-        raise ProtocolError(f"{len(sealed)} sealed messages from {len(others)} others")
-    return dict(zip(others, sealed, strict=True))
+    if len(others) != len(dealt):
+        raise ProtocolError(f"{len(dealt)} sealed messages from {len(others)} others")
+    return dict(zip(others, dealt, strict=True))
 
 
 def _done(worker: Worker, nodes: Sequence[Node], work: Request) -> Iterator[Tensors]:

@@ -151,7 +151,7 @@ def _run(
         engine: Engine = Relaying(nodes)
         codec, secured = None, None
         if config.secure:
-            engine = secured = SecureEngine(nodes, clip=config.secure == "clip")
+            engine = secured = SecureEngine(nodes, experiment.worker.pinned, clip=config.secure == "clip")
         if config.wire == "lineage":
             named = {"strategy": config.strategy.name, "seed": config.seed, "settings": config.strategy.settings}
             engine = codec = LineageCodec(engine, strategy, named)

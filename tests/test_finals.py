@@ -195,7 +195,7 @@ def test_the_finals_step_by_step_over_plain_and_secure_sums(secure: bool) -> Non
         node.memory.update({"points": points, "measured": values, "exact": values, "asked": asked})
     if secure:
         secure_only(worker)
-        engine = SecureEngine(engine)
+        engine = SecureEngine(engine, worker.pinned)
     finals = Finals("point", seed=0, sizes=ONE, most=2)
     result = Result("point", torch.zeros(1, 1, dtype=torch.float64))
     asked_for = []

@@ -97,7 +97,7 @@ def attacked(strategy: str, **settings: Any) -> Server:
     engine: Engine = Relaying(server)
     if secure:
         secure_only(search.worker)
-        engine = SecureEngine(server)
+        engine = SecureEngine(server, search.worker.pinned)
     while not search.strategy.done:
         search.strategy.tell(engine.send(search.strategy.ask(engine.nodes)))
     return server
@@ -179,7 +179,7 @@ def test_a_node_that_is_chosen_again_can_subtract_sums_and_the_documentation_say
     }  # fmt: skip
     search = build_search(load_config(given))
     secure_only(search.worker)
-    engine, strategy = SecureEngine(LocalEngine(search.worker)), search.strategy
+    engine, strategy = SecureEngine(LocalEngine(search.worker), search.worker.pinned), search.strategy
     nodes = search.worker.nodes
     view: dict[int, list[tuple[Tensor, Tensor]]] = {0: [], 2: []}
     models: list[Cubic] = []
@@ -233,7 +233,7 @@ def test_a_server_that_asks_for_something_else_gets_nothing(changes: dict[str, A
     }  # fmt: skip
     search = build_search(load_config(given))
     secure_only(search.worker)
-    engine = SecureEngine(LocalEngine(search.worker))
+    engine = SecureEngine(LocalEngine(search.worker), search.worker.pinned)
     search.strategy.tell(engine.send(search.strategy.ask(engine.nodes)))
     request = search.strategy.ask(engine.nodes)
     assert request.relay is not None

@@ -264,7 +264,7 @@ def test_a_chosen_node_that_lies_is_named_and_another_one_goes_on(secure: bool, 
         secure_only(worker)
     plain = LocalEngine(worker)
     told: list[Reply] = []
-    run(search.strategy, SecureEngine(plain) if secure else Relaying(plain),
+    run(search.strategy, SecureEngine(plain, worker.pinned) if secure else Relaying(plain),
         callbacks=[lambda s, r, m: told.extend(r.failures)])  # fmt: skip
     (failure,) = told
     names = tuple(f"node-{i:03d}" for i in range(5))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import itertools
 import json
 import math
 import pickle
@@ -35,8 +36,9 @@ from fne.experiment import build
 from fne.gather import RunningSum
 from fne.loop import run
 from fne.node import Node, Secrets, Worker, payload_of
-from fne.privacy import keys, protocol, ring, shares, vectors
-from fne.privacy.exchange import Link
+from fne.privacy import dealing, keys, protocol, ring, shares, vectors
+from fne.privacy.conflicts import conflicts, passed_on
+from fne.privacy.exchange import Exchange, Link
 from fne.privacy.hidden import Hidden, ProtocolError
 from fne.privacy.keys import Agreement, Identity
 from fne.privacy.opening import opened
@@ -72,7 +74,7 @@ class View:
         total = np.zeros_like(next(iter(self.vectors.values())))
         for vector in self.vectors.values():
             total = total + vector
-        return opened(self.tag, self.names, self.offers, self.members, total, self.survivors, self.answers)
+        return opened(self.tag, self.names, self.offers, self.members, total, self.survivors, self.answers)[0]
 
     def key(self, node: int, answers: Mapping[int, Sequence[bytes]] | None = None) -> bytes:
         """Return what the shares that were told of a node give: b if it survived, else r."""
@@ -133,10 +135,11 @@ def play(
     tag, members = Tag("run", step, attempt, "fitness"), list(range(len(sessions)))
     offers = {i: s.begin(tag, members, v) for i, (s, v) in enumerate(zip(sessions, values, strict=True))}
 
-    def sealed(to: int) -> dict[int, bytes]:
-        return {by: offers[by].sealed[to - (by < to)] for by in members if by != to}
-
-    made = {i: sessions[i].masked(tag, members, sealed(i)) for i in members if i not in gone}
+    told = passed_on(tag, [s.name for s in sessions], members, offers)
+    for i in members:
+        if i not in gone:
+            sessions[i].dealt(tag, members, told[i])
+    made = {i: sessions[i].masked(tag, members) for i in members if i not in gone}
     there = {i: vector for i, vector in made.items() if i not in late}
     answers = {i: sessions[i].revealed(tag, sorted(there)) for i in there if i not in silent}
     return View(tag, [s.name for s in sessions], members, offers, there, answers)
@@ -366,6 +369,17 @@ def replaced(place: int, key: Callable[[list[bytes]], bytes]) -> Callable[..., N
     return change
 
 
+def copied(place: int, owner: int) -> Callable[..., None]:
+    """Let a node sign another one's key as its own."""
+
+    def change(names: list[str], publics: list[bytes], signatures: list[bytes]) -> None:
+        publics[place] = publics[owner]
+        text = protocol.entry_text("run", names[place], publics[place])
+        signatures[place] = Identity(bytes([place]) * 32).sign(text)
+
+    return change
+
+
 def unsorted(names: list[str], publics: list[bytes], signatures: list[bytes]) -> None:
     for values in (names, publics, signatures):
         values[1], values[2] = values[2], values[1]  # type: ignore[index]
@@ -387,8 +401,9 @@ RELAYS = [
     (swapped, "the public key of n1 is not signed by it"),
     (of_another_run, "the public key of n1 is not signed by it"),
     (replaced(2, lambda p: Agreement().public), "the public key of n2 is not signed by it"),
-    (replaced(2, lambda p: p[0]), "n0 and n2 have the same public key"),
-    (replaced(2, lambda p: p[1]), "n1 and n2 have the same public key"),
+    (replaced(2, lambda p: p[0]), "the public key of n2 is not signed by it"),
+    (copied(2, 0), "n0 and n2 have the same public key"),
+    (copied(2, 1), "n1 and n2 have the same public key"),
     (replaced(0, lambda p: Agreement().public), "n0 is not signed by it"),
     (replaced(3, lambda p: bytes(32)), "n3 is a point of low order"),
     (replaced(3, lambda p: p[3][:31]), "the public key of n3 has 31 bytes"),
@@ -535,12 +550,46 @@ def test_any_shares_enough_give_the_secret_and_one_less_another(secret: bytes, n
         assert shares.joined({i + 1: made[i] for i in picked[1:]}) != secret
 
 
+@given(st.data(), st.integers(1, 8), st.integers(1, 130))
+@settings(deadline=None, max_examples=40)
+def test_values_of_polynomials_are_those_of_each(data: st.DataObject, length: int, count: int) -> None:
+    most = 2 ** (8 * shares.SHARE_BYTES) - 1
+    number = st.integers(0, most) | st.sampled_from([0, most])
+    polynomials = data.draw(st.lists(st.lists(number, min_size=1, max_size=length), max_size=5))
+    wanted = [
+        [sum(c * x**k for k, c in enumerate(reversed(own))) % shares.PRIME for x in range(1, count + 1)]
+        for own in polynomials
+    ]
+    assert [list(map(shares.number, made)) for made in shares.values(polynomials, count)] == wanted
+
+
 def test_a_share_may_be_any_number_whatever_the_secret() -> None:
     """Two secrets, the same number of a share: its first bytes are even for either."""
     for secret in (bytes(32), b"\xff" * 32):
         first = np.array([shares.split(secret, 3, 4)[0][0] for _ in range(5120)])
         counts = np.bincount(first, minlength=256)
         assert ((counts - 20) ** 2 / 20).sum() < LIMIT
+
+
+def test_digests_and_proof_fit_any_key_for_who_holds_too_few_shares() -> None:
+    """Another b, and a g that makes up for it, give the same proof and the same shares to all but those who do not see.
+
+    So only a digest could tell them apart, of a share with 256 unknown bits.
+    """
+    context, need, held = bytes(32), 4, [1, 3, 5]
+    b, r, g = (shares.polynomial(keys.fresh(), need) for _ in range(3))
+    c = int.from_bytes(dealing.challenge(context, 1, [bytes(16)]), "little")
+    zero = np.array([1], dtype=object)  # a polynomial that is 0 for those who see their shares, and not at 0
+    for x in held:
+        zero = np.convolve(zero, np.array([1, -x], dtype=object))
+    b_, g_ = ([(a + k * z) % shares.PRIME for a, z in zip(own, zero, strict=True)] for own, k in ((b, 7), (g, -7 * c)))
+    assert b_[-1] != b[-1]
+    for x in held:
+        assert all(own[x - 1] == other[x - 1] for own, other in [shares.values([b_, b], 6), shares.values([g_, g], 6)])
+    proofs = [
+        [shares.written(z + c * x + c * c * y) for x, y, z in zip(p, r, q, strict=True)] for p, q in ((b, g), (b_, g_))
+    ]
+    assert proofs[0] == proofs[1]
 
 
 # ------------------------------------------------------------------------------------------------ dropouts
@@ -590,8 +639,10 @@ def test_a_lying_server_opens_a_vector_with_2t_less_n_colluding_nodes(nodes: int
     for colluding in (2 * need - nodes, 2 * need - nodes - 1):
         sessions, place = agree(nodes), nodes - 1
         offers = {i: s.begin(tag, members, v) for i, (s, v) in enumerate(zip(sessions, values, strict=True))}
-        sealed = [{by: offers[by].sealed[to - (by < to)] for by in members if by != to} for to in members]
-        vector = [s.masked(tag, members, sealed[i]) for i, s in enumerate(sessions)][place]
+        passed = passed_on(tag, [s.name for s in sessions], members, offers)
+        for i, session in enumerate(sessions):
+            session.dealt(tag, members, passed[i])
+        vector = [s.masked(tag, members) for s in sessions][place]
         held = [sessions[i]._exchange.shares[place] for i in range(colluding)]  # type: ignore[union-attr]
         told = [{i + 1: pair[kind] for i, pair in enumerate(held)} for kind in (0, 1)]
         for i in reversed(range(colluding, nodes)):  # those tell one share each: of b as many as it takes, then of r
@@ -627,8 +678,9 @@ def begun(
         (begun(2, members=[1, 0, 2, 3]), "attempt 0: members must be some of those before, each once, in order"),
         (begun(2, members=[0, 1, 2, 9]), "attempt 0: members must be some of those before, each once, in order"),
         (begun(2, members=[0, 1, 2]), "3 nodes, and at least 4"),
-        (lambda s: s[1].masked(Tag("run", 1, 0, "fitness"), range(5), {}), "under way is none"),
-        (lambda s: s[1].revealed(Tag("run", 1, 0, "fitness"), [0, 1, 2, 3]), "under way is none"),
+        (lambda s: s[1].dealt(Tag("run", 1, 0, "fitness"), range(5), {}), "told its shares of fitness of step 1"),
+        (lambda s: s[1].masked(Tag("run", 1, 0, "fitness"), range(5)), "told its shares of fitness of step 1"),
+        (lambda s: s[1].revealed(Tag("run", 1, 0, "fitness"), [0, 1, 2, 3]), "told its shares of fitness of step 1"),
     ],
 )
 def test_a_sum_that_was_answered_is_not_begun_again(change: Callable[[list[Session]], Any], said: str) -> None:
@@ -648,17 +700,70 @@ def test_new_keys_do_not_make_a_node_answer_again() -> None:
     play(renewed, some(4, 2), 4)
 
 
+def test_a_server_that_has_nodes_contradict_each_other_is_told_fewer_shares_and_no_others() -> None:
+    """It spoils what is passed on of node 5, of which two then hold nothing, and says that its vector came too late."""
+    sessions, tag, members = agree(6), Tag("run", 0, 0, "fitness"), list(range(6))
+    values = some(6, 3)
+    offers = {i: s.begin(tag, members, v) for i, (s, v) in enumerate(zip(sessions, values, strict=True))}
+    told = passed_on(tag, [s.name for s in sessions], members, offers)
+    for i in (0, 1):
+        told[i][5] = bytes(protocol.DEALT_BYTES)
+    receipts = {i: session.dealt(tag, members, told[i]) for i, session in enumerate(sessions)}
+    assert conflicts(members, offers, receipts) == {(0, 5), (1, 5)}
+    with pytest.raises(ProtocolError, match="participants must be some of those before"):
+        sessions[0].masked(tag, [*members, 6])
+    with pytest.raises(ProtocolError, match="4 nodes, and at least 5 must be in a secure sum"):
+        sessions[0].masked(tag, members[:4])
+    late = [session.masked(tag, members) for session in sessions][5]
+    answers = {i: sessions[i].revealed(tag, members[:5]) for i in range(5)}
+    assert [answers[i][5] == bytes(shares.SHARE_BYTES) for i in range(5)] == [True, True, False, False, False]
+    view = View(tag, [s.name for s in sessions], members, offers, {5: late}, answers)
+    with pytest.raises(ProtocolError, match="sealed is not what arrived"):
+        view.unboxed(5, late, view.key(5))
+    found = conflicts(members, offers, receipts)
+    with pytest.raises(ProtocolError, match="3 nodes tell the shares that n05 dealt to them, it takes 5"):
+        opened(tag, view.names, offers, members, late, members[:5], answers, conflicts=found)
+
+
+def test_masks_are_told_once_and_of_those_who_were_said_to_be_gone() -> None:
+    values, sessions = some(7, 8), agree(7)
+    view = play(sessions, values, gone={5, 6})
+    total = plain(values, range(5))
+    for gone in ([4], [5, 4], [6, 5], [5, 5], [], [7], [-1]):
+        with pytest.raises(ProtocolError, match="must be some of those that were said to be, in order"):
+            sessions[0].rest(view.tag, gone)
+    with pytest.raises(ProtocolError, match="under way is fitness of step 0, attempt 0"):
+        sessions[0].rest(replace(view.tag, step=1), [5])
+    assert sessions[0]._exchange is not None
+    assert (len(sessions[0]._exchange.words), sessions[0]._exchange.shares) == (0, {})
+    for place in (5, 6):  # boxes that do not open: the masks with their owners are made up for
+        view.offers[place] = replace(view.offers[place], box=bytes(len(view.offers[place].box)))
+    vectors_ = np.sum(np.stack(list(view.vectors.values())), axis=0, dtype=np.uint64)
+    left, faults, shut = opened(view.tag, view.names, view.offers, view.members, vectors_, view.survivors, view.answers)
+    assert (set(faults), shut) == ({5, 6}, [5, 6])
+    told = [session.rest(view.tag, shut) for session in sessions[:5]]
+    assert np.array_equal(left - np.sum(np.stack(told), axis=0, dtype=np.uint64), total)
+    with pytest.raises(ProtocolError, match="under way is none"):
+        sessions[0].rest(view.tag, [5])
+    early = play(sessions, values, 1)
+    with pytest.raises(ProtocolError, match="must be some of those that were said to be"):
+        sessions[0].rest(early.tag, [5])
+
+
 @pytest.mark.parametrize("what", ["sealed", "context"])
 def test_what_a_node_sealed_cannot_be_changed_on_its_way(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     sessions, tag = agree(4), Tag("run", 0, 0, "fitness")
-    offers = [session.begin(tag, range(4), words(1)) for session in sessions]
-    told = {by: offers[by].sealed[-1] for by in range(3)}
+    offers = {i: session.begin(tag, range(4), words(1)) for i, session in enumerate(sessions)}
+    told = passed_on(tag, [session.name for session in sessions], range(4), offers)[3]
     if what == "sealed":
-        told[1] = told[1][:-1] + bytes([told[1][-1] ^ 1])
+        told[1] = bytes([told[1][0] ^ 1]) + told[1][1:]
     else:
-        told[1] = offers[1].sealed[0]  # for another node
-    with pytest.raises(ProtocolError, match="what n01 sealed is not what arrived"):
-        sessions[3].masked(tag, range(4), told)
+        told[1] = offers[1].sealed[0] + told[1][protocol.SEALED_BYTES :]  # for another node
+    receipts = {3: sessions[3].dealt(tag, range(4), told)}
+    assert receipts[3][1] == bytes(dealing.DIGEST_BYTES)
+    assert conflicts(range(4), offers, receipts) == {(3, 1)}
+    assert sessions[3]._exchange is not None
+    assert set(sessions[3]._exchange.shares) == {0, 2, 3}
 
 
 class Tap:
@@ -736,6 +841,40 @@ def no_own_mask(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(protocol, "own_mask", lambda key, nonce, size: np.zeros(size, dtype=np.uint64))
 
 
+def receipt_is_given_twice() -> bool:
+    """For a second challenge of the server's choice: the shares that a node holds, put into another equation."""
+    sessions, tag = agree(5), Tag("run", 0, 0, "fitness")
+    offers = {i: s.begin(tag, range(5), v) for i, (s, v) in enumerate(zip(sessions, some(5, 3), strict=True))}
+    told = passed_on(tag, [s.name for s in sessions], range(5), offers)[0]
+    other = {by: text[: -dealing.DIGEST_BYTES] + bytes(dealing.DIGEST_BYTES) for by, text in told.items()}
+    try:
+        return sessions[0].dealt(tag, range(5), told) != sessions[0].dealt(tag, range(5), other)
+    except ProtocolError:
+        return False
+
+
+def asked_at_any_time(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Session, "_at", lambda self, tag, stage: self._exchange)
+
+
+def rest_shows_the_masks_of_one() -> bool:
+    """The server says of a node that its box does not open, and is told one by one what others share with it."""
+    sessions = agree(6)
+    view = play(sessions, some(6, 8), gone={5})
+    link = sessions[0]._exchange.links[5].mask  # type: ignore[union-attr]
+    told = sessions[0].rest(view.tag, [5])
+    return np.array_equal(told, protocol.pair_mask(0, 5, link, protocol.nonce_of(range(6)), 8))
+
+
+def told_in_clear(patch: pytest.MonkeyPatch) -> None:
+    real = Exchange.pairs
+    patch.setattr(
+        Exchange,
+        "pairs",
+        lambda self, own, others, total, nonce=b"": total if nonce else real(self, own, others, total),
+    )
+
+
 def dropout_opens_the_past() -> bool:
     """What is told of a node that drops out opens its vector of an earlier sum, as its private key would."""
     values, sessions = some(6, 8), agree(6)
@@ -789,6 +928,7 @@ def asked_twice(patch: pytest.MonkeyPatch) -> None:
         return self._exchange or kept[id(self)] if kept.setdefault(id(self), self._exchange) else None
 
     patch.setattr(Session, "_at", at)
+    patch.setattr(Exchange, "forget", lambda self: None)
 
 
 def relay_is_in_the_middle() -> bool:
@@ -830,6 +970,27 @@ def share_is_changed() -> bool:
 
 def uncommitted(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(protocol, "commitment", lambda context, mask: bytes(32))
+    patch.setattr(dealing, "digest", lambda *_: bytes(dealing.DIGEST_BYTES))
+
+
+def proof_gives_the_other_key() -> bool:
+    """b, once it is opened, is taken off the proof that shares fit: is what remains r, by which a vector is read?"""
+    values = some(5, 8)
+    view = play(agree(5), values)
+    mask, proof = view.key(1), view.offers[1].proof
+    c = int.from_bytes(dealing.challenge(view.tag.context(view.told()), 2, view.offers[1].digests), "little")
+    rest = (shares.number(proof[-1]) - c * int.from_bytes(mask, "little")) * pow(c * c, -1, shares.PRIME) % shares.PRIME
+    try:
+        return np.array_equal(view.unboxed(1, view.peeled(1), rest.to_bytes(33, "little")[:32]), values[1])
+    except ProtocolError:
+        return False
+
+
+def without_blinding(patch: pytest.MonkeyPatch) -> None:
+    real, turn = shares.polynomial, itertools.cycle([False, False, True])
+    patch.setattr(
+        shares, "polynomial", lambda secret, need: [0] * need if next(turn) else real(secret, need)
+    )  # b, r, g
 
 
 def sum_goes_round() -> bool:
@@ -903,7 +1064,9 @@ def node_counts_twice() -> bool:
         victim.confirm(members, [echoes[i] for i in members])
         offer = victim.begin(tag, members, value)
         sealed = dict(zip([-3, -2, 1, 2], offer.sealed, strict=True))
-        vector = victim.masked(tag, members, {-3: sealed[1], 1: sealed[-3], -2: sealed[2], 2: sealed[-2]})
+        rest = bytes(protocol.DEALT_BYTES - protocol.SEALED_BYTES)
+        victim.dealt(tag, members, {by: sealed[of] + rest for by, of in {-3: 1, 1: -3, -2: 2, 2: -2}.items()})
+        vector = victim.masked(tag, members)
         told = dict(zip([1, 2, 0, -3, -2], victim.revealed(tag, members), strict=True))
     except ProtocolError:
         return False
@@ -997,10 +1160,10 @@ def another_run_makes_it_forget() -> bool:
     with sites() as worker:
         tap = Tap(LocalEngine(worker, "run"))
         tap.lost = {"secure_vector": {"n4"}}
-        (without,) = SecureEngine(tap).send(scaling(1.0, 3)).replies
-        SecureEngine(LocalEngine(worker, "x")).send(scaling(1.0))
+        (without,) = SecureEngine(tap, worker.pinned).send(scaling(1.0, 3)).replies
+        SecureEngine(LocalEngine(worker, "x"), worker.pinned).send(scaling(1.0))
         try:
-            (again,) = SecureEngine(LocalEngine(worker, "run")).send(scaling(1.0, 3)).replies
+            (again,) = SecureEngine(LocalEngine(worker, "run"), worker.pinned).send(scaling(1.0, 3)).replies
         except RunError:
             return False
     return float(again.payload["x"] - without.payload["x"]) == 5.5
@@ -1033,7 +1196,7 @@ def candidates_differ() -> bool:
     """What the others answer to a candidate is known (0 here): the total is the first one's value."""
     with sites() as worker:
         try:
-            (total,) = SecureEngine(Apart(LocalEngine(worker))).send(scaling(1.0)).replies
+            (total,) = SecureEngine(Apart(LocalEngine(worker)), worker.pinned).send(scaling(1.0)).replies
         except RunError:
             return False
     return total.payload["x"].tolist() == [1.5]
@@ -1048,7 +1211,7 @@ def candidate_is_for_one() -> bool:
     with sites() as worker:
         one = {"n0": {"population": torch.ones(1)}}
         try:
-            (total,) = SecureEngine(LocalEngine(worker)).send(scaling(0.0, private=one)).replies
+            (total,) = SecureEngine(LocalEngine(worker), worker.pinned).send(scaling(0.0, private=one)).replies
         except RunError:
             return False
     return total.payload["x"].tolist() == [1.5]
@@ -1082,12 +1245,15 @@ MATRIX: list[tuple[Callable[[], bool], Off]] = [
     (salt_is_reused, one_salt),
     (stream_is_weak, half_words),
     (late_vector_is_read, no_own_mask),
+    (receipt_is_given_twice, asked_at_any_time),
+    (rest_shows_the_masks_of_one, told_in_clear),
     (dropout_opens_the_past, one_salt),
     (second_set_is_answered, forgetful),
     (renewed_set_is_answered, forgetful),
     (both_shares_are_told, asked_twice),
     (relay_is_in_the_middle, unsigned),
     (share_is_changed, uncommitted),
+    (proof_gives_the_other_key, without_blinding),
     (sum_goes_round, boundless),
     (rest_is_one_node, in_pairs),
     (collusion_opens_one, in_pairs),
@@ -1150,8 +1316,10 @@ def in_span(nodes: int, of: str) -> bool:
         last = sessions[-1]._exchange
         assert last is not None
         known = {link.mask for link in last.links.values()}
-        sealed = [{by: offers[by].sealed[i - (by < i)] for by in members if by != i} for i in members]
-        equations = np.stack([s.masked(tag, members, sealed[i]) for i, s in enumerate(sessions)]).view(np.int64)
+        told = passed_on(tag, [s.name for s in sessions], members, dict(enumerate(offers)))
+        for i, session in enumerate(sessions):
+            session.dealt(tag, members, told[i])
+        equations = np.stack([s.masked(tag, members) for s in sessions]).view(np.int64)
     hidden = [*range(nodes - 1), *(nodes + place for key, place in columns.items() if key not in known)]
     rows = equations[:, hidden].astype(float)
     wanted = np.zeros(len(hidden))
@@ -1189,7 +1357,7 @@ def lab(laboratory: Callable[..., SimpleNamespace], clouds: Callable[..., dict[s
     made = laboratory(lambda: nn.Linear(4, 3), clouds(*SIZES))
     made.worker.pinned = {name: public_identity(node) for name, node in made.worker.nodes.items()}
     made.tap = Tap(made.engine)
-    made.secured = SecureEngine(made.tap)
+    made.secured = SecureEngine(made.tap, made.worker.pinned)
     return made
 
 
@@ -1206,7 +1374,7 @@ def bytes_of(*shape: int) -> Tensor:
     return torch.zeros(shape, dtype=torch.uint8)
 
 
-KEYS_OF_A_RUN, A_SUM = ["keys", "peers", "confirm"], ["offer", "vector", "shares"]
+KEYS_OF_A_RUN, A_SUM = ["keys", "peers", "confirm"], ["offer", "deal", "vector", "shares"]
 
 
 def test_the_engine_answers_like_a_plain_one_and_shows_no_node(lab: SimpleNamespace) -> None:
@@ -1271,7 +1439,7 @@ def test_what_asks_for_single_answers_gets_none(lab: SimpleNamespace) -> None:
     assert lab.tap.log == []
 
 
-@pytest.mark.parametrize("task", ["keys", "peers", "confirm", "offer", "vector", "shares"])
+@pytest.mark.parametrize("task", ["keys", "peers", "confirm", "offer", "deal", "vector", "shares"])
 def test_nodes_that_drop_out_at_any_time_are_left_out_by_name(lab: SimpleNamespace, task: str) -> None:
     lab.tap.lost = {f"secure_{task}": {"n3"}}
     round_ = lab.secured.send(fitness())
@@ -1289,6 +1457,7 @@ def test_nodes_that_drop_out_at_any_time_are_left_out_by_name(lab: SimpleNamespa
     [
         ("keys", 3, "3 nodes, and at least 4 must be in a secure sum; n1: no answer; n2: no answer; n0: no answer"),
         ("offer", 2, "4 nodes, and at least 5 must be in a secure sum; n1: no answer; n0: no answer"),
+        ("deal", 2, "4 nodes, and at least 5 must be in a secure sum; n0: no answer; n1: no answer"),
         ("vector", 2, "4 nodes, and at least 5 must be in a secure sum; n0: no answer; n1: no answer"),
         ("shares", 2, "4 nodes, and at least 5 must be in a secure sum; n0: no answer; n1: no answer"),
     ],
@@ -1376,6 +1545,8 @@ SOME = {"secure.members": torch.arange(4, dtype=torch.int32)}
         ("peers", {"secure.keys": torch.zeros(1)}, {"names": "[]"}, "sends torch.float32 .1. as secure.keys"),
         ("peers", {"secure.keys": bytes_of(0, 32), "secure.signatures": bytes_of(0, 64)}, {"names": "{"},
          "sends names of nodes that cannot be read"),
+        ("peers", {"secure.keys": bytes_of(0, 32), "secure.signatures": bytes_of(0, 64)}, {"names": "[" * 9999},
+         "sends names of nodes that cannot be read"),
         ("confirm", {"secure.echoes": bytes_of(0, 64)}, {}, "sends nothing as secure.members, must be int32"),
         ("confirm", {"secure.echoes": bytes_of(4, 64), "secure.members": torch.rand(4)}, {}, "sends torch.float32 .4."),
         ("confirm", {"secure.echoes": bytes_of(3, 64), **SOME}, {}, "3 digests of 4 members"),
@@ -1383,7 +1554,8 @@ SOME = {"secure.members": torch.arange(4, dtype=torch.int32)}
          "members must be some of those before, each once"),
         ("offer", SOME, {"task": "fitness", "options": "[]"}, "sends options that cannot be read"),
         ("vector", {}, {"task": "fitness"}, "sends nothing as secure.members"),
-        ("vector", SOME, {"task": "fitness"}, "sends nothing as secure.sealed"),
+        ("deal", {}, {"task": "fitness"}, "sends nothing as secure.members"),
+        ("deal", SOME, {"task": "fitness"}, "sends nothing as secure.dealt"),
         ("shares", {}, {"task": "fitness"}, "sends nothing as secure.members"),
     ],
 )  # fmt: skip
@@ -1398,7 +1570,7 @@ def test_what_a_server_sends_wrongly_is_refused(
 
 def test_a_declared_clip_is_counted(lab: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
     use(monkeypatch, lambda name: {"x": torch.tensor([5e8, -1e30 if name < "n2" else 1.0])})
-    clipping = SecureEngine(lab.tap, clip=True)
+    clipping = SecureEngine(lab.tap, lab.worker.pinned, clip=True)
     (total,) = clipping.send(fitness(task="t", options={})).replies
     most, metrics = ring.largest(6), {}
     assert total.payload["x"].tolist() == pytest.approx([6 * most, 4 - 2 * most])
@@ -1444,18 +1616,12 @@ def of_step(node: str, step: int) -> Callable[[tuple[Reply, ...]], tuple[Reply, 
 @pytest.mark.parametrize(
     ("task", "change", "said"),
     [
-        ("keys", changed("n1", key=bytes_of(1, 32)), "the public key of n1 is a point of low order"),
-        ("keys", changed("n1", signature=bytes_of(1, 64)), "the public key of n1 is not signed by it"),
-        ("peers", changed("n1", echo=bytes_of(1, 64)), "n1 has another list of keys"),
-        ("offer", changed("n1", commitment=bytes_of(1, 32)), "the shares of the mask of n1 do not fit together"),
-        ("offer", changed("n1", sealed=bytes_of(5, 82)), "what n1 sealed is not what arrived"),
         ("vector", changed(AGGREGATE, mark=torch.tensor([5])), "one of 6 vectors is of another sum"),
         (
             "vector",
             changed(AGGREGATE, vector=torch.zeros(3).long()),
             r"vectors are torch.int64 \[3\], must be int64 \[",
         ),
-        ("shares", changed("n1", shares=bytes_of(6, 33)), "the shares of the mask of n0 do not fit together"),
     ],
 )
 def test_answers_that_were_changed_on_their_way_are_errors(
@@ -1477,6 +1643,10 @@ def test_answers_that_were_changed_on_their_way_are_errors(
         ("offer", {"sealed": None}, "nothing as 'sealed', must be uint8 [5, 82]"),
         ("offer", {"sealed": torch.zeros(5, 82)}, "torch.float32 [5, 82] as 'sealed', must be uint8 [5, 82]"),
         ("offer", {"box": bytes_of(1, 9)}, "torch.uint8 [1, 9] as 'box', must be uint8 [1, 176]"),
+        ("offer", {"digests": bytes_of(17, 16)}, "torch.uint8 [17, 16] as 'digests', must be uint8 [18, 16]"),
+        ("offer", {"proof": None}, "nothing as 'proof', must be uint8 [5, 33]"),
+        ("deal", {"receipts": bytes_of(5, 17)}, "torch.uint8 [5, 17] as 'receipts', must be uint8 [5, 16]"),
+        ("deal", None, "another request than this one: step 9, attempt 0 of run 'test'"),
         ("offer", {"commitment": bytes_of(2, 32)}, "torch.uint8 [2, 32] as 'commitment', must be uint8 [1, 32]"),
         ("offer", None, "another request than this one: step 9, attempt 0 of run 'test'"),
         ("shares", None, "another request than this one: step 9, attempt 0 of run 'test'"),
@@ -1592,7 +1762,7 @@ def test_a_secure_run_goes_on_with_new_keys_to_the_same_bits(tmp_path: Path, mon
     train(config(FNE, secure=True, wire="lineage"), out=tmp_path / "parts", stop_after=4)
     parts = train(None, resume=tmp_path / "parts")
     assert whole["model_sha256"] == parts["model_sha256"]
-    assert len(set(drawn)) == len(drawn) == 2 * 6 + 2 * 5 * 9  # agreements twice; b and r of five nodes in nine sums
+    assert len(set(drawn)) == len(drawn) == 2 * 6 + 3 * 5 * 9  # agreements twice; b, r and g of five nodes in nine sums
 
 
 def test_a_worker_that_needs_a_snapshot_says_so_before_anything_is_masked() -> None:
@@ -1604,7 +1774,9 @@ def test_a_worker_that_needs_a_snapshot_says_so_before_anything_is_masked() -> N
             secure_only(experiment.worker)
         tap = Tap(LocalEngine(experiment.worker, "run"))
         origin = {"strategy": "fne", "seed": 0, "settings": experiment.config.strategy.settings}
-        codec = LineageCodec(SecureEngine(tap) if secured else tap, experiment.strategy, origin)
+        codec = LineageCodec(
+            SecureEngine(tap, experiment.worker.pinned) if secured else tap, experiment.strategy, origin
+        )
 
         def forget(strategy: Any, *_: Any, worker: Worker = experiment.worker) -> None:
             if strategy.step == 3 and worker.replica is not None:

@@ -24,6 +24,7 @@ from fne.errors import RunError, SettingError
 from fne.node import DeclinedError, Node, RefusedError, Secrets, Worker, payload_of
 from fne.payloads import Form
 from fne.privacy import keys, messages, protocol, ring, shares
+from fne.privacy.conflicts import passed_on
 from fne.privacy.exchange import Exchange
 from fne.privacy.hidden import ProtocolError
 from fne.privacy.keys import Identity
@@ -88,15 +89,18 @@ class Relayed:
             self.offers[i] = session.begin(self.tag, self.members, value, b"", errand)
         return self
 
-    def sealed(self, to: int) -> dict[int, bytes]:
-        return {by: self.offers[by].sealed[to - (by < to)] for by in self.members if by != to}
+    def told(self, to: int) -> dict[int, bytes]:
+        return passed_on(self.tag, [s.name for s in self.sessions], self.members, self.offers)[to]
 
     def mask(self, gone: Collection[int] = ()) -> Relayed:
         for i in self.members:
+            if i in gone:
+                continue
+            self.sessions[i].dealt(self.tag, self.members, self.told(i))
             if i == self.receiver:
-                self.sessions[i].kept(self.tag, self.members, self.sealed(i))
-            elif i not in gone:
-                self.vectors[i] = self.sessions[i].masked(self.tag, self.members, self.sealed(i))
+                self.sessions[i].kept(self.tag, self.members)
+            else:
+                self.vectors[i] = self.sessions[i].masked(self.tag, self.members)
         return self
 
     def tell(self, silent: Collection[int] = ()) -> Relayed:
@@ -108,7 +112,7 @@ class Relayed:
         """Return all that the server can make of it: what it passes on."""
         total = np.sum(np.stack(list(self.vectors.values())), axis=0, dtype=np.uint64)
         names, there = [s.name for s in self.sessions], sorted([*self.vectors, self.receiver])
-        return opened(self.tag, names, self.offers, self.members, total, there, self.answers, self.receiver)
+        return opened(self.tag, names, self.offers, self.members, total, there, self.answers, self.receiver)[0]
 
     def received(self, rest: Words | None = None) -> Words:
         return self.sessions[self.receiver].received(self.tag, self.rest() if rest is None else rest)[0]
@@ -208,7 +212,7 @@ def test_two_worlds_of_one_sum_look_the_same_to_the_receiver(monkeypatch: pytest
             sum_ = replace(relayed(4, receiver=2), values=values).offer().mask()
             own = sum_.sessions[2]._exchange
             assert own is not None
-            seen = (sum_.sealed(2), own.mask, {i: link.mask for i, link in own.links.items()}, own.shares)
+            seen = (sum_.told(2), own.mask, {i: link.mask for i, link in own.links.items()}, own.shares)
             rest = sum_.tell().rest()
             return seen, rest.tobytes(), sum_.received(rest).tobytes()
 
@@ -315,13 +319,13 @@ def like_any_node(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Session, "revealed", revealed)
 
 
-def receiver_is_left_out() -> bool:
+def receiver_is_left_out(dealt: int = 4) -> bool:
     """The others mask without the receiver, so the server takes off all masks: the sum is its own."""
     sum_ = relayed(5).offer()
     try:
         for i in range(4):
-            sealed = {by: text for by, text in sum_.sealed(i).items() if by != 4}
-            sum_.vectors[i] = sum_.sessions[i].masked(sum_.tag, [0, 1, 2, 3], sealed)
+            sum_.sessions[i].dealt(sum_.tag, sum_.members[:dealt], sum_.told(i))
+            sum_.vectors[i] = sum_.sessions[i].masked(sum_.tag, [0, 1, 2, 3])
         told = {i: sum_.sessions[i].revealed(sum_.tag, [0, 1, 2, 3]) for i in range(4)}
     except (ProtocolError, KeyError):
         return False
@@ -329,6 +333,10 @@ def receiver_is_left_out() -> bool:
     for i in range(4):
         total -= protocol.own_mask(known(sum_, i, told), protocol.nonce_of([0, 1, 2, 3]), len(total))
     return np.array_equal(total[:-CHECKS], sum_.others())
+
+
+def receiver_is_left_out_late() -> bool:
+    return receiver_is_left_out(dealt=5)
 
 
 def without_receiver(patch: pytest.MonkeyPatch) -> None:
@@ -466,7 +474,7 @@ class Lab:
         self.names, self.total = tuple(data), torch.cat([own.x.double() for own in data.values()]).sum(dim=0)
         if only:
             secure_only(self.worker)
-        self.secured = SecureEngine(self.tap, **settings)
+        self.secured = SecureEngine(self.tap, self.worker.pinned, **settings)
         Lab.given, Lab.drawn = [], []
 
     def chosen(self, turn: int = 0) -> str:
@@ -615,6 +623,7 @@ MATRIX: list[tuple[Callable[[], bool], Off]] = [
     (permuted_survivors_show, one_salt),
     (receiver_is_said_to_have_dropped, like_any_node),
     (receiver_is_left_out, without_receiver),
+    (receiver_is_left_out_late, without_receiver),
     (rest_is_changed, uncertified),
     (rest_is_an_old_one, uncertified),
     (sum_is_opened_twice, asked_twice),
@@ -649,7 +658,7 @@ def test_what_nodes_hold_does_not_open_the_rest_even_if_they_tell_it(
 
 
 # ------------------------------------------------------------------------------------------------ the engine
-KEYS_OF_A_RUN, A_SUM = ["keys", "peers", "confirm"], ["offer", "vector", "shares", "receive"]
+KEYS_OF_A_RUN, A_SUM = ["keys", "peers", "confirm"], ["offer", "deal", "vector", "shares", "receive"]
 
 
 @pytest.mark.parametrize("nodes", [4, 10, 40])
@@ -676,7 +685,7 @@ def test_the_receiver_is_given_what_a_plain_relay_gives(nodes: int) -> None:
         assert plain_["given.n"].tolist() == [3 * nodes, nodes * (nodes - 1) // 2]
 
 
-def test_a_sum_takes_four_exchanges_and_its_bytes_are_as_the_docs_say() -> None:
+def test_a_sum_takes_five_exchanges_and_its_bytes_are_as_the_docs_say() -> None:
     lab, n = Lab(7), 7
     lab.secured.send(lab.ask())
     metrics: dict[str, Any] = {}
@@ -688,13 +697,13 @@ def test_a_sum_takes_four_exchanges_and_its_bytes_are_as_the_docs_say() -> None:
     words, described, candidates = vector_words(form, n), len(form.to_bytes()), 8
     for name in lab.names:
         receives = name == lab.chosen()
-        up = 115 * n - 67 + 2 if receives else 147 * n - 59 + 8 * words
-        down = 94 * n - 82 + (8 * (words + CHECKS) if receives else 0)
+        up = 179 * n - 50 + 2 if receives else 211 * n - 75 + 33 * threshold(n) + 8 * words
+        down = 147 * n - 131 + (8 * (words + CHECKS) if receives else 0)
         assert round_.traffic.payload_up[name] == up + described, name
         assert round_.traffic.payload_down[name] == down + candidates, name
 
 
-@pytest.mark.parametrize("task", ["keys", "peers", "confirm", "offer", "shares", "receive"])
+@pytest.mark.parametrize("task", ["keys", "peers", "confirm", "offer", "deal", "shares", "receive"])
 def test_a_receiver_that_drops_out_is_named_and_nobody_opens_the_sum(task: str) -> None:
     lab = Lab(6)
     first, turn = lab.chosen(), next(turn for turn in range(99) if lab.chosen(turn) != lab.chosen())
@@ -722,7 +731,74 @@ def test_a_receiver_whose_task_fails_answers_nothing_and_its_reason_is_told() ->
     assert lab.worker.nodes[lab.chosen()].secrets.session._exchange is None  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("task", ["scores", "offer", "vector", "shares"])
+def lying(lab: Lab, task: str, node: str, name: str, *which: int) -> None:
+    """Change some rows of an entry of a node's answers."""
+    real = lab.tap.send
+
+    def send(request: Request) -> Round:
+        round_ = real(request)
+        replies = []
+        for reply in round_.replies:
+            if request.task == f"secure_{task}" and reply.node == node:
+                changed = reply.payload[name].clone()
+                changed[list(which)] ^= 1
+                reply = replace(reply, payload={**reply.payload, name: changed})
+            replies.append(reply)
+        return replace(round_, replies=tuple(replies))
+
+    lab.tap.send = send  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("task", ["offer", "deal"])
+@pytest.mark.parametrize("others", [1, 2, 3, 4, 6])
+def test_who_has_no_key_of_the_checks_is_left_out_and_of_most_it_is_the_receiver(others: int, task: str) -> None:
+    """A receiver that seals nonsense for some, and a node that says so of every receiver."""
+    lab = Lab(7)
+    opener = lab.chosen()
+    rest = [name for name in lab.names if name != opener]
+    if task == "offer":
+        lying(lab, "offer", opener, "sealed", *range(others))
+    else:
+        place = lab.names.index(opener)
+        for name in rest[:others]:
+            lying(lab, "deal", name, "receipts", place - (name < opener))
+    round_ = lab.secured.send(lab.ask())
+    told = {failure.node: failure.reason for failure in round_.failures}
+    assert all(f"says that what {opener} sealed for it is of no use" in reason for reason in told.values())
+    if others > 2:  # with 3, too few would be left
+        assert (round_.replies, set(told), Lab.given) == ((), {opener}, [])
+        return
+    assert set(told) == {opener, *rest[:others]}
+    (had,) = Lab.given
+    assert had["given.n"].tolist()[0] == 3 * (7 - others)
+
+
+def test_a_box_that_does_not_open_is_made_up_for_and_the_receiver_has_the_sum() -> None:
+    lab = Lab(7)
+    liar = next(name for name in lab.names if name != lab.chosen())
+    lying(lab, "offer", liar, "box", 0)
+    lab.tap.lost = {"secure_vector": {liar}}
+    round_ = lab.secured.send(lab.ask())
+    assert {failure.node for failure in round_.failures} == {liar}
+    assert lab.tap.tasks == [*KEYS_OF_A_RUN, *A_SUM[:4], "rest", "receive"]
+    (had,) = Lab.given
+    left = [node for node in lab.names if node != liar]
+    assert had["given.n"].tolist() == [3 * len(left), sum(int(node[1:]) for node in left)]
+
+
+@pytest.mark.parametrize(("task", "name"), [("offer", "sealed"), ("offer", "proof"), ("shares", "shares")])
+def test_another_node_that_lies_is_named_and_the_receiver_has_the_sum(task: str, name: str) -> None:
+    lab = Lab(7)
+    liar = next(name for name in lab.names if name != lab.chosen())
+    lying(lab, task, liar, name, 0, 1, 2, 3, 4)
+    round_ = lab.secured.send(lab.ask())
+    assert [failure.node for failure in round_.failures] == [liar]
+    (had,) = Lab.given
+    left = [node for node in lab.names if node != liar or task == "shares"]
+    assert had["given.n"].tolist() == [3 * len(left), sum(int(node[1:]) for node in left)]
+
+
+@pytest.mark.parametrize("task", ["scores", "offer", "deal", "vector", "shares"])
 def test_others_that_drop_out_are_left_out_by_name(task: str) -> None:
     lab = Lab(7, clip=True)
     gone = [name for name in lab.names if name != lab.chosen()][:2]
@@ -821,10 +897,13 @@ def test_a_rest_of_another_sum_or_stage_is_refused() -> None:
     sum_ = relayed(5).offer().mask()
     with pytest.raises(ProtocolError, match="this node has masked predict of step 0, attempt 0, and what it is asked"):
         sum_.received(sum_.vectors[0])
+    begun = relayed(5, receiver=1).offer()
+    for i in (1, 2):
+        begun.sessions[i].dealt(begun.tag, begun.members, begun.told(i))
     with pytest.raises(ProtocolError, match="this node opens it"):
-        relayed(5, receiver=1).offer().sessions[1].masked(sum_.tag, sum_.members, {})
+        begun.sessions[1].masked(begun.tag, begun.members)
     with pytest.raises(ProtocolError, match="this node does not open it"):
-        relayed(5, receiver=1).offer().sessions[2].kept(sum_.tag, sum_.members, {})
+        begun.sessions[2].kept(begun.tag, begun.members)
     with pytest.raises(ProtocolError, match="the node that is to open it is not among the members"):
         relayed(5, receiver=1).sessions[0].begin(sum_.tag, [0, 2, 3, 4], sum_.values[0], b"", errand_of(1))
 
@@ -851,7 +930,7 @@ def test_neither_the_sum_nor_any_value_nor_key_is_in_a_message_a_file_or_a_text(
     ) for tensor in message.values()]  # fmt: skip
     files = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
     everything = b"\0".join([*told, *files, repr(lab.secured).encode(), repr(lab.tap.log).encode()])
-    assert (len(files), len(secret)) == (1, 5 + 2 * 5 + 2 * (6 + 6 + 30))
+    assert (len(files), len(secret)) == (1, 5 + 3 * 5 + 2 * (6 + 6 + 30))
     assert reply.payload["best"].numpy().tobytes() in everything
     for value in secret:
         assert value not in everything

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from fne.privacy import protocol, shares
-from fne.privacy.hidden import Hidden
+from fne.privacy.hidden import Hidden, ProtocolError
 from fne.privacy.protocol import Errand, Tag
 from fne.privacy.ring import Words
 
-BEGUN, MASKED, TOLD = "begun", "masked", "told its shares of"
+BEGUN, DEALT, MASKED, TOLD = "begun", "taken in the shares of", "masked", "told its shares of"
 """How far a node is with a sum."""
 
 
@@ -25,11 +25,14 @@ class Link(Hidden):
 
 
 class Exchange(Hidden):
-    """A sum under way; `mask` is the node's own b, `shares` are those that it holds of each participant's b and r."""
+    """A sum under way; `mask` is the node's own b, `shares` are those that it holds of b and r of participants.
+
+    There are none of one whose message could not be read.
+    """
 
     __slots__ = (
-        "bound", "context", "errand", "links", "mask", "members", "participants", "shares", "stage", "survivors", "tag",
-        "words",
+        "bound", "context", "errand", "links", "mask", "members", "participants", "shares", "size", "stage",
+        "survivors", "tag", "words",
     )  # fmt: skip
 
     def __init__(
@@ -40,6 +43,7 @@ class Exchange(Hidden):
         self.words, self.mask, self.shares, self.errand = words, mask, shares, errand
         self.participants: tuple[int, ...] = ()
         self.survivors: tuple[int, ...] = ()
+        self.size = 0
         self.stage = BEGUN
 
     @property
@@ -54,18 +58,28 @@ class Exchange(Hidden):
 
     @property
     def check_key(self) -> bytes:
-        """The receiver's b, any share of which is the whole."""
+        """The receiver's b, any share of which is the whole; raises `ProtocolError` where the node has none."""
         assert self.receiver is not None
+        if self.receiver not in self.shares:
+            raise ProtocolError(f"{self.tag}: this node could not read what the one that opens it sealed for it")
         return shares.joined({1: self.shares[self.receiver][0]})
 
     def is_intact(self, words: Words, checks: Words) -> bool:
         """Return whether checks are those of a total of words."""
         return np.array_equal(protocol.checks(self.check_key, self.nonce, words), checks)
 
-    def pairs(self, own: int, others: Sequence[int], total: Words) -> Words:
-        """Return a total with what `own` adds of the masks that it shares with others; itself is passed over."""
+    def forget(self) -> None:
+        """Keep of what was held for this sum no more than what masks are made of."""
+        self.words, self.mask = self.words[:0], b""
+        self.shares = {node: pair for node, pair in self.shares.items() if node == self.receiver}
+
+    def pairs(self, own: int, others: Sequence[int], total: Words, nonce: bytes = b"") -> Words:
+        """Return a total with what `own` adds of the masks that it shares with others; itself is passed over.
+
+        The masks are those of the vectors, or of another nonce.
+        """
         binding = b"" if self.receiver is None else protocol.commitment(self.context, self.check_key)
-        nonce, total = self.nonce, total.copy()
+        nonce, total = nonce or self.nonce, total.copy()
         for other in others:
             if other != own:
                 key = protocol.pair_key(self.links[other].mask, binding)

@@ -19,8 +19,8 @@ from fne.types import Relay, Request, Tensors
 from fne.wire import raw_bytes
 
 PREFIX = "secure."
-KEYS, SIGNATURES, ECHOES, MEMBERS, PARTICIPANTS, SEALED, TOTAL, CLIPPED = (
-    PREFIX + name for name in ("keys", "signatures", "echoes", "members", "participants", "sealed", "total", "clipped")
+KEYS, SIGNATURES, ECHOES, MEMBERS, PARTICIPANTS, DEALT, TOTAL, CLIPPED = (
+    PREFIX + name for name in ("keys", "signatures", "echoes", "members", "participants", "dealt", "total", "clipped")
 )
 """Entries of messages; of tensors that are part of the work, none has such a name."""
 
@@ -79,7 +79,7 @@ def _found(value: Tensor | None) -> str:
 
 def read(text: str, kind: type[T], what: str) -> T:
     """Return what JSON of the server holds; raises `ProtocolError` where that is not of this kind."""
-    with contextlib.suppress(ValueError):
+    with contextlib.suppress(ValueError, RecursionError):
         value = json.loads(text)
         if isinstance(value, kind):
             return value

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fne.payloads import Form
-from fne.privacy import keys, shares
+from fne.privacy import dealing, keys, shares
 from fne.privacy.hidden import ProtocolError
 from fne.privacy.ring import Words
 from fne.types import Request
@@ -19,6 +19,8 @@ LEAST = 4
 """Nodes in a sum: one of them together with the server learns a sum of three others, and no single value."""
 VERSION = b"fne/secagg/v1"
 SEALED_BYTES = 2 * shares.SHARE_BYTES + keys.TAG_BYTES
+DEALT_BYTES = SEALED_BYTES + shares.SHARE_BYTES + dealing.DIGEST_BYTES
+"""Of what a node is passed on of another one: what that one sealed for it, its point of the proof, the challenge."""
 NONCE_BYTES = 12
 CHECKS = 8
 """Words more of a vector whose sum a node opens: by them it knows that the server passes on what the others sent."""
@@ -65,11 +67,15 @@ class Offer:
         sealed: for every other member in order, its shares of b and r, which only that member can read.
         box: the mask keys of this sum, which r opens.
         commitment: digest of b, by which the server knows that shares fit together.
+        digests: of the shares of each member, the node itself included, see `fne.privacy.dealing`.
+        proof: that the shares lie on polynomials, as many coefficients as it takes shares.
     """
 
     sealed: tuple[bytes, ...]
     box: bytes
     commitment: bytes
+    digests: tuple[bytes, ...]
+    proof: tuple[bytes, ...]
 
 
 @dataclass(frozen=True)
@@ -140,6 +146,12 @@ def nonce_of(participants: Sequence[int]) -> bytes:
     return keys.digest(VERSION, b"/participants", json.dumps(list(participants)).encode())[:NONCE_BYTES]
 
 
+def nonce_of_rest(participants: Sequence[int], survivors: Sequence[int], gone: Sequence[int]) -> bytes:
+    """Return the nonce under which survivors tell what masks they share with those who are gone: for nothing else."""
+    text = json.dumps([list(participants), list(survivors), list(gone)])
+    return keys.digest(VERSION, b"/gone", text.encode())[:NONCE_BYTES]
+
+
 def commitment(context: bytes, mask: bytes) -> bytes:
     """Return the digest by which b is known again."""
     return keys.digest(VERSION, b"/mask", context, mask)
@@ -204,23 +216,49 @@ def check_list(
     """Raise `ProtocolError` where a list of keys is not sorted, or has a key that is wrong, twice there or unsigned."""
     if list(names) != sorted(set(names)) or not len(names) == len(publics) == len(signatures):
         raise ProtocolError("the list of keys is not sorted by name, with one key and signature for each node")
+    for fault in entry_faults(run, names, publics, signatures, pinned).values():
+        raise ProtocolError(fault)
+
+
+def entry_faults(
+    run: str, names: Sequence[str], publics: Sequence[bytes], signatures: Sequence[bytes], pinned: Sequence[bytes]
+) -> dict[str, str]:
+    """Return by name what is wrong with entries of a list of keys: the server leaves these out, nodes refuse the list.
+
+    Of two that have the same key, signed, one is a copy; which of them it is nobody can tell, so both are wrong. Nodes
+    that answer at one time cannot copy from each other.
+    """
+    faults: dict[str, str] = {}
     owners: dict[bytes, str] = {}
     for name, public, signature, identity in zip(names, publics, signatures, pinned, strict=True):
-        keys.check_public(public, name)
-        if public in owners:
-            raise ProtocolError(f"{owners[public]} and {name} have the same public key: one of them is not its own")
-        owners[public] = name
+        try:
+            keys.check_public(public, name)
+        except ProtocolError as error:
+            faults[name] = str(error)
+            continue
         if not identity:
-            raise ProtocolError(f"no signing key of {name} is pinned here: whose key it is cannot be told")
-        if not keys.verified(identity, signature, entry_text(run, name, public)):
-            raise ProtocolError(f"the public key of {name} is not signed by it, for this run and name")
+            faults[name] = f"no signing key of {name} is pinned here: whose key it is cannot be told"
+        elif not keys.verified(identity, signature, entry_text(run, name, public)):
+            faults[name] = f"the public key of {name} is not signed by it, for this run and name"
+        elif public in owners:
+            twice = f"{owners[public]} and {name} have the same public key: one of them is not its own"
+            faults |= {owners[public]: twice, name: twice}
+        else:
+            owners[public] = name
+    return faults
 
 
 @functools.lru_cache(maxsize=4)
 def check_echoes(listed: bytes, signers: tuple[tuple[str, bytes, bytes], ...]) -> None:
     """Raise `ProtocolError` for a node `(name, public signing key, echo)` that has not signed this list."""
-    for name, public, echo in signers:
-        if not keys.verified(public, echo, echo_text(listed)):
-            raise ProtocolError(
-                f"{name} has another list of keys than this node: the server does not tell all the same"
-            )
+    for name in echo_faults(listed, signers):
+        raise ProtocolError(f"{name} has another list of keys than this node: the server does not tell all the same")
+
+
+def echo_faults(listed: bytes, signers: Sequence[tuple[str, bytes, bytes]]) -> dict[str, str]:
+    """Return by name what is wrong with what nodes sign of a list of keys: the server leaves these out."""
+    return {
+        name: f"{name} does not sign the list of keys that it was sent"
+        for name, public, echo in signers
+        if not keys.verified(public, echo, echo_text(listed))
+    }

@@ -1,10 +1,11 @@
-"""A node's half of secure sums: keys once a run, and for each sum an offer, a masked vector, and shares to open it.
+"""A node's half of secure sums: keys once a run; of each sum an offer, receipts, a masked vector, shares to open it.
 
 K. Bonawitz et al., "Practical secure aggregation for privacy-preserving machine learning", CCS 2017, with differences:
 
 - Keys are agreed once a run. What a node shares for the case that it drops out is not its private key, by which every
   sum so far could be opened, but a key r that is drawn for this sum alone: it opens a box that holds the mask keys of
-  this sum. Box and shares come with the offer, before anything is masked.
+  this sum. Box and shares come with the offer, and receipts for the shares, before anything is masked: so a node whose
+  shares do not fit is found while the sum can do without it (`fne.privacy.dealing`, `fne.privacy.conflicts`).
 - A node takes part in an exchange only once its values are there, so one whose work fails drops out before, not after.
 
 Of a sum, with m_ij of the keys that nodes i and j agreed on and b_i drawn by i:
@@ -25,11 +26,22 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from fne.privacy import keys, protocol, shares
-from fne.privacy.exchange import BEGUN, MASKED, TOLD, Exchange, Link
+from fne.privacy import dealing, keys, protocol, shares
+from fne.privacy.exchange import BEGUN, DEALT, MASKED, TOLD, Exchange, Link
 from fne.privacy.hidden import Hidden, ProtocolError
 from fne.privacy.keys import Agreement, Identity
-from fne.privacy.protocol import CHECKS, LEAST, Errand, Offer, Tag, check_count, check_receiver, enough, threshold
+from fne.privacy.protocol import (
+    CHECKS,
+    LEAST,
+    SEALED_BYTES,
+    Errand,
+    Offer,
+    Tag,
+    check_count,
+    check_receiver,
+    enough,
+    threshold,
+)
 from fne.privacy.ring import Words
 from fne.randomness import chosen_node
 
@@ -170,7 +182,8 @@ class Session(Hidden):
         links = {other: self._link(other, bound) for other in members if other != own}
         mask, opener = keys.fresh(), keys.fresh()
         needed = 1 if own == receiver else threshold(len(members))
-        pairs = list(zip(*(shares.split(key, needed, len(members)) for key in (mask, opener)), strict=True))
+        number = members.index(own) + 1
+        pairs, digests, proof = dealing.deal(context, number, (mask, opener), needed, len(members))
         of_member = dict(zip(members, pairs, strict=True))
         sealed = tuple(
             keys.seal(link.out, b"".join(of_member[other]), protocol.seal_text(bound, self.name, self._names[other]))
@@ -180,44 +193,74 @@ class Session(Hidden):
         box = keys.seal(opener, b"".join(masks), context)
         self._begun = (tag.step, tag.attempt)
         self._exchange = Exchange(tag, members, context, bound, links, words, mask, {own: of_member[own]}, errand)
-        return Offer(sealed, box, protocol.commitment(context, mask))
+        return Offer(sealed, box, protocol.commitment(context, mask), digests, proof)
 
-    def masked(self, tag: Tag, participants: Sequence[int], sealed: Mapping[int, bytes]) -> Words:
-        """Return the node's vector under its masks.
+    def dealt(self, tag: Tag, participants: Sequence[int], told: Mapping[int, bytes]) -> list[bytes]:
+        """Take in the shares that the others dealt; returns the receipt for those of each other one, in order.
+
+        Of a message that is not its sender's there is no receipt, but zeros: the server knows whose shares are missing.
 
         Args:
             tag: of the sum that was begun.
             participants: members whose offers arrived.
-            sealed: what each other one sealed for this node.
+            told: what is passed on of each other one, see `fne.privacy.conflicts.passed_on`.
 
         Raises:
-            ProtocolError: not the sum that was begun, or masked before; too few participants, or a sealed message that
-                is not its sender's, which is named; or this node opens the sum.
+            ProtocolError: not the sum that was begun, or taken in before; too few participants.
         """
-        exchange = self._taken_in(tag, participants, sealed, opens=False)
-        words = exchange.words
-        if exchange.receiver is not None:
-            words = np.concatenate([words, protocol.checks(exchange.check_key, exchange.nonce, words)])
-        own_mask = protocol.own_mask(exchange.mask, exchange.nonce, len(words))
-        return exchange.pairs(self.number, participants, words + own_mask)
-
-    def kept(self, tag: Tag, participants: Sequence[int], sealed: Mapping[int, bytes]) -> None:
-        """Take part in a sum that this node opens: its vector stays here. Arguments and errors are as of `masked`."""
-        self._taken_in(tag, participants, sealed, opens=True)
-
-    def _taken_in(self, tag: Tag, participants: Sequence[int], sealed: Mapping[int, bytes], *, opens: bool) -> Exchange:
         exchange, own = self._at(tag, BEGUN), self.number
         protocol.check_places(participants, exchange.members, own, "participants")
         check_count(len(participants), enough(len(exchange.members)), tag)
         check_receiver(exchange.receiver, participants, tag, "participants")
+        exchange.participants, exchange.stage = tuple(participants), DEALT
+        number = exchange.members.index(own) + 1
+        receipts = []
+        for other in participants:
+            if other == own:
+                continue
+            text, sender = told[other], self._names[other]
+            bound_to = protocol.seal_text(exchange.bound, sender, self.name)
+            try:
+                plain = keys.unseal(exchange.links[other].into, text[:SEALED_BYTES], bound_to, sender)
+            except ProtocolError:
+                receipts.append(bytes(dealing.DIGEST_BYTES))
+                continue
+            pair = exchange.shares[other] = (plain[: shares.SHARE_BYTES], plain[shares.SHARE_BYTES :])
+            point, challenge = text[SEALED_BYTES : -dealing.DIGEST_BYTES], text[-dealing.DIGEST_BYTES :]
+            dealer = exchange.members.index(other) + 1
+            receipts.append(dealing.receipt(exchange.context, dealer, number, pair, point, challenge))
+        return receipts
+
+    def masked(self, tag: Tag, participants: Sequence[int]) -> Words:
+        """Return the node's vector under its masks.
+
+        Args:
+            tag: of the sum whose shares were taken in.
+            participants: those of before who stay in the sum.
+
+        Raises:
+            ProtocolError: not that sum, or masked before; too few participants; or this node opens the sum, or has no
+                key of the checks.
+        """
+        exchange = self._goes_on(tag, participants, opens=False)
+        words = exchange.words
+        if exchange.receiver is not None:
+            words = np.concatenate([words, protocol.checks(exchange.check_key, exchange.nonce, words)])
+        exchange.size = len(words)
+        own_mask = protocol.own_mask(exchange.mask, exchange.nonce, len(words))
+        return exchange.pairs(self.number, participants, words + own_mask)
+
+    def kept(self, tag: Tag, participants: Sequence[int]) -> None:
+        """Take part in a sum that this node opens: its vector stays here. Arguments and errors are as of `masked`."""
+        self._goes_on(tag, participants, opens=True)
+
+    def _goes_on(self, tag: Tag, participants: Sequence[int], *, opens: bool) -> Exchange:
+        exchange, own = self._at(tag, DEALT), self.number
+        protocol.check_places(participants, exchange.participants, own, "participants")
+        check_count(len(participants), enough(len(exchange.members)), tag)
+        check_receiver(exchange.receiver, participants, tag, "participants")
         if opens != (exchange.receiver == own):
             raise ProtocolError(f"{tag}: this node {'does not open' if opens else 'opens'} it")
-        for other in participants:
-            if other != own:
-                sender = self._names[other]
-                bound_to = protocol.seal_text(exchange.bound, sender, self.name)
-                text = keys.unseal(exchange.links[other].into, sealed[other], bound_to, sender)
-                exchange.shares[other] = (text[: shares.SHARE_BYTES], text[shares.SHARE_BYTES :])
         exchange.participants, exchange.stage = tuple(participants), MASKED
         self._answered[tag.run, tag.kind] = tag.step
         return exchange
@@ -225,7 +268,8 @@ class Session(Hidden):
     def revealed(self, tag: Tag, survivors: Sequence[int]) -> list[bytes]:
         """Return one share of each participant but a receiver: of b where it is a survivor, else of r.
 
-        The sum is over for this node then, unless it opens it.
+        Where there is none, because what was sealed could not be read, zeros stand. A node that does not open the sum
+        forgets all of it but the keys of its masks.
 
         Args:
             tag: of the sum that was masked.
@@ -240,10 +284,38 @@ class Session(Hidden):
         check_receiver(exchange.receiver, survivors, tag, "survivors")
         there = set(survivors)
         exchange.survivors, exchange.stage = tuple(survivors), TOLD
-        if exchange.receiver != self.number:
-            self._exchange = None
         told = [other for other in exchange.participants if other != exchange.receiver]
-        return [exchange.shares[other][0 if other in there else 1] for other in told]
+        nothing = (bytes(shares.SHARE_BYTES),) * 2
+        answer = [exchange.shares.get(other, nothing)[0 if other in there else 1] for other in told]
+        if exchange.receiver != self.number:
+            exchange.forget()
+        return answer
+
+    def rest(self, tag: Tag, gone: Sequence[int]) -> Words:
+        """Return the masks that this node shares with some that dropped out, under masks with the other survivors.
+
+        The server, which adds them up, so learns of them what the keys in the boxes of those nodes would have told it.
+        The sum is over for this node then.
+
+        Args:
+            tag: of the sum whose shares this node has told.
+            gone: participants that were no survivors then, in order.
+
+        Raises:
+            ProtocolError: not that sum, or told before; others than those; or this node opens the sum.
+        """
+        exchange, own = self._at(tag, TOLD), self.number
+        if exchange.receiver == own:
+            raise ProtocolError(f"{tag}: this node opens it")
+        dropped = set(exchange.participants) - set(exchange.survivors)
+        if not gone or list(gone) != sorted(set(gone)) or not set(gone) <= dropped:
+            raise ProtocolError(f"{tag}: nodes that are gone must be some of those that were said to be, in order")
+        self._exchange = None
+        masks = exchange.pairs(own, gone, np.zeros(exchange.size, dtype=np.uint64))
+        others = [node for node in exchange.survivors if node != exchange.receiver]
+        return exchange.pairs(
+            own, others, masks, protocol.nonce_of_rest(exchange.participants, exchange.survivors, gone)
+        )
 
     def received(self, tag: Tag, total: Words) -> tuple[Words, Errand]:
         """Return the sum of the survivors' vectors, and what was said at the offer that is to be done with it.
@@ -256,8 +328,10 @@ class Session(Hidden):
             ProtocolError: not that sum, or opened before; or the total is not what the others sent.
         """
         exchange = self._at(tag, TOLD)
-        self._exchange, errand = None, exchange.errand
-        assert errand is not None
+        errand = exchange.errand
+        if errand is None or errand.receiver != self.number:
+            raise ProtocolError(f"{tag}: this node does not open it")
+        self._exchange = None
         size = len(exchange.words) + CHECKS
         if len(total) != size:
             raise ProtocolError(f"{tag}: the server passes on {len(total)} words, must be {size}")
