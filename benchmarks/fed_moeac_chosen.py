@@ -41,6 +41,8 @@ CHOICES: dict[str, Callable[[Sequence[Row]], Row]] = {
 is at most twice the least."""
 AVERAGING = ["strategy.rounds=10", "strategy.fraction=0.4", "strategy.local_epochs=2"]
 BATCHES = [*AVERAGING, "strategy.batch_size=64"]
+PUBLIC = ["strategy.batch_size=64"]
+"""What sums of gradients are divided by, which is near the rate times the samples of a node."""
 CURVES = (0, 1, 2)
 """Seeds of the runs whose choices are trained on."""
 ALONE = ["strategy.population=1", "strategy.generations=0", WIDE]
@@ -50,8 +52,8 @@ OTHERS: dict[str, list[str]] = {
     "the same, clipped to 1, noise 0.01 in all": [*ALONE, "strategy.start=[[0.45,8,0.01]]"],
     "`dp_fedavg`, noise 0.1": ["strategy=dp_fedavg", *BATCHES, "strategy.noise=0.1"],
     "`dp_fedavg`, noise 1": ["strategy=dp_fedavg", *BATCHES, "strategy.noise=1.0"],
-    "`dp_sgd`, noise 0.5": ["strategy=dp_sgd", *AVERAGING, "strategy.rate=0.18", "strategy.noise=0.5"],
-    "`dp_sgd`, noise 1": ["strategy=dp_sgd", *AVERAGING, "strategy.rate=0.18", "strategy.noise=1.0"],
+    "`dp_sgd`, noise 0.5": ["strategy=dp_sgd", *AVERAGING, "strategy.rate=0.18", *PUBLIC, "strategy.noise=0.5"],
+    "`dp_sgd`, noise 1": ["strategy=dp_sgd", *AVERAGING, "strategy.rate=0.18", *PUBLIC, "strategy.noise=1.0"],
 }
 CHURN = ["data.partition=dirichlet", "data.partition.alpha=0.3", "engine.away=0.3", "engine.stretch=5"]
 

@@ -16,7 +16,9 @@ from typing import IO, Any, BinaryIO
 from fne.errors import CheckpointError, WriteError
 
 DIGEST = "digest"
-"""Key of a digest of all other values of a JSON file."""
+"""Key of a digest of all other values of a line of JSON."""
+DIGESTS = "results.sha256"
+"""File in a run folder with the digests of what the run has yielded."""
 _REMEDY = "make room or mend the folder, then go on from the last checkpoint (--resume)"
 
 
@@ -121,23 +123,41 @@ def read_torch(path: Path) -> Any:
 
 
 def with_digest(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Return plain values of a JSON file with a digest of theirs: a reader finds out that they were changed."""
+    """Return plain values of a line of JSON with a digest of theirs: a reader finds out that they were changed."""
     return {**tree, DIGEST: _digest_of(tree)}
 
 
 def without_digest(tree: Any) -> dict[str, Any]:
-    """Return what `with_digest` was given; a mapping without a digest is returned as it is.
-
-    Raises:
-        ValueError: it is no mapping, or not what was written.
-    """
+    """Return what `with_digest` was given; raises `ValueError` for anything else."""
     if not isinstance(tree, dict):
         raise ValueError("it is no mapping")
     plain = {key: value for key, value in tree.items() if key != DIGEST}
-    if DIGEST in tree and tree[DIGEST] != _digest_of(plain):
-        raise ValueError("it was changed or damaged after it was written: its digest does not fit")
+    if tree.get(DIGEST) != _digest_of(plain):
+        raise ValueError("its digest does not fit")
     return plain
 
 
 def _digest_of(tree: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def digests(files: Mapping[str, bytes]) -> bytes:
+    """Return the text of `DIGESTS` for files by their names: what `sha256sum -c` reads."""
+    return "".join(f"{hashlib.sha256(data).hexdigest()}  {name}\n" for name, data in sorted(files.items())).encode()
+
+
+def verified(path: Path) -> bytes:
+    """Return the content of a file that a run has yielded.
+
+    Raises:
+        ValueError: the digests beside it have another one of the file.
+        OSError: it cannot be read.
+    """
+    data = path.read_bytes()
+    try:
+        lines = path.with_name(DIGESTS).read_text(encoding="utf-8", errors="replace").splitlines()
+    except FileNotFoundError:  # only the file was copied
+        return data
+    if f"{hashlib.sha256(data).hexdigest()}  {path.name}" not in lines:
+        raise ValueError(f"it was changed or damaged: it is not the file that {DIGESTS} knows")
+    return data

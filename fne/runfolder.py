@@ -21,7 +21,7 @@ from fne.config import Config, LearningConfig, difference, load_config, without_
 from fne.errors import CheckpointError, FneError, RunError
 from fne.evolution.genome import fill_buffers
 from fne.experiment import Experiment
-from fne.files import without_digest, write_atomically
+from fne.files import verified, write_atomically
 from fne.randomness import seeded_initialisation
 from fne.settings import check, faults
 from fne.trust import check_own
@@ -164,8 +164,10 @@ def finished(folder: Path, target: float | None) -> dict[str, Any] | None:
     A run that ended at its own `watch.target` and not yet at `target` is not finished.
     """
     try:
-        summary = without_digest(json.loads((folder / SUMMARY).read_bytes()))
+        summary = json.loads(verified(folder / SUMMARY))
     except (FileNotFoundError, ValueError, RecursionError):
+        return None
+    if not isinstance(summary, dict):
         return None
     ended_at, accuracy = load_config(folder / CONFIG, recorded=True).watch.target, summary.get("accuracy_last")
     if ended_at is None or not isinstance(accuracy, float | int) or accuracy < ended_at:
@@ -240,6 +242,7 @@ def load_model(folder: str | Path, *, plugins: Sequence[str | Path] = ()) -> nn.
     if not path.is_file():
         raise CheckpointError(f"{path}: no model there; only a finished run has one (fne train --resume {folder})")
     try:
+        verified(path)
         with safe_open(path, framework="pt") as file:
             made = _Made.model_validate_json(file.metadata()["fne"])
         tensors = safetensors.torch.load_file(path)

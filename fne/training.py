@@ -25,7 +25,7 @@ from fne.config import Config, LearningConfig, SearchConfig
 from fne.errors import NodeWarning, WriteError
 from fne.evolution.fitness import DISPLAY_SIGN
 from fne.experiment import Experiment, build
-from fne.files import with_digest, write_atomically
+from fne.files import DIGESTS, digests, write_atomically
 from fne.finishing import finish_learning, finish_search, view_of
 from fne.members import attempt, member
 from fne.relaying import Relaying
@@ -57,7 +57,7 @@ from fne.types import Callback, Engine, Metrics, Round, Strategy
 from fne.watch.attendance import warning_of
 from fne.watch.checkpoint import Checkpoint
 from fne.watch.front_view import FrontView
-from fne.watch.history import History
+from fne.watch.history import History, is_empty
 from fne.watch.progress import Progress
 from fne.watch.simulation import SimulationView
 from fne.watch.tensorboard import TensorBoard
@@ -171,6 +171,8 @@ def _run(
             return {**history.state(), "totals": totals.state_dict(), **wire}
 
         checkpoint = Checkpoint(folder, watch.checkpoint_every, engine, identity, extras)
+        if resuming and not checkpoint.exists() and is_empty(folder):
+            resuming = False  # it was ended before its first step
         state = checkpoint.read() if resuming else None
         kept: dict[str, Any] = state["extras"] if state else {}
         if state:
@@ -191,7 +193,7 @@ def _run(
             write_atomically(folder / FILES, json.dumps(told, indent=1).encode())
         history = stack.enter_context(History(folder, watch.every, kept, new=new_history))
         if resuming:  # everything that goes on was there
-            for stale in (SUMMARY, MODEL, SOLUTION, FRONT):  # of a run that goes on to another target
+            for stale in (SUMMARY, DIGESTS, MODEL, SOLUTION, FRONT):  # of a run that goes on to another target
                 (folder / stale).unlink(missing_ok=True)
             write_atomically(folder / CONFIG, config.to_yaml().encode())
         interruption = stack.enter_context(interrupts())
@@ -276,7 +278,10 @@ def _finish(
     if often:
         warnings.warn(often, NodeWarning, stacklevel=2)
     summary = {key: _plain(value) for key, value in summary.items()}
-    write_atomically(folder / SUMMARY, json.dumps(with_digest(summary), indent=1).encode())
+    written = json.dumps(summary, indent=1).encode()
+    yields = {name: (folder / name).read_bytes() for name in (MODEL, SOLUTION, FRONT) if (folder / name).exists()}
+    write_atomically(folder / DIGESTS, digests({**yields, SUMMARY: written}))
+    write_atomically(folder / SUMMARY, written)  # the last of all: where it is, the run has finished
     return summary
 
 

@@ -118,7 +118,7 @@ def sgd(**settings: Any) -> dict[str, Any]:
 
 
 def test_without_noise_and_clipping_dp_sgd_is_gradient_descent() -> None:
-    made = build(load_config(sgd(noise=0.0, clip=1e6, rate=1.0, lr=0.3, local_epochs=3)))
+    made = build(load_config(sgd(noise=0.0, clip=1e6, rate=1.0, batch_size=40, lr=0.3, local_epochs=3)))
     engine = LocalEngine(made.worker)
     request = made.strategy.ask(engine.nodes)
     plain = Request(request.header, "train", request.nodes, request.common, {},
@@ -135,7 +135,7 @@ def test_without_noise_and_clipping_dp_sgd_is_gradient_descent() -> None:
 
 
 def test_a_records_gradient_is_clipped_and_noised_by_the_nodes_secret() -> None:
-    made = build(load_config(sgd(noise=0.0, clip=1e-3, rate=1.0, lr=1.0)))
+    made = build(load_config(sgd(noise=0.0, clip=1e-3, rate=1.0, batch_size=40, lr=1.0)))
     engine = LocalEngine(made.worker)
     (reply,) = engine.send(made.strategy.ask(engine.nodes)).replies
     assert 0 < float(reply.payload["delta"].norm()) <= 4 * 1e-3 + 1e-9
@@ -169,17 +169,15 @@ def test_dp_sgd_learns_with_little_noise(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("rate", "records"), [(0.02, 49), (0.01, 40), (0.5, 7)])
 def test_records_are_drawn_at_the_rate_that_is_accounted(rate: float, records: int) -> None:
-    """Also where it is no whole batch: the noise of a step is that of an average batch of rate times records."""
-    given = sgd(noise=300.0, clip=1e-4, rate=rate, lr=0.01, local_epochs=4)
+    """Also where it is no whole batch; the noise of a step is that of the batch that the config says."""
+    given = sgd(noise=300.0, clip=1e-4, rate=rate, batch_size=3, lr=0.01, local_epochs=4)
     given["data"] = {"name": "toy", "nodes": 4, "samples": 4 * records + 20, "test": 10,
                      "validation": 10}  # fmt: skip
     made = build(load_config({**given, "strategy": {**given["strategy"], "fraction": 1.0}}))
     engine = LocalEngine(made.worker)
     (reply,) = engine.send(made.strategy.ask(engine.nodes)).replies
-    sizes = [len(node.data) for node in made.worker.nodes.values()]
     steps = 4 * math.ceil(1 / rate)
-    # each step moves a weight of a node by lr * sigma * clip / (rate * records)
-    wanted = math.sqrt(sum(steps * (0.01 * 0.03 / (rate * size)) ** 2 for size in sizes))
+    wanted = math.sqrt(4 * steps) * 0.01 * 0.03 / 3  # each step of 4 nodes moves a weight by lr * sigma * clip / 3
     assert float(reply.payload["delta"].std()) == pytest.approx(wanted, rel=0.2)
 
 

@@ -564,7 +564,7 @@ VARIABLES = "must be {name: [low, high], ..}, at least one, finite numbers"
         ("objectives=[]", "objectives = []: must be [name, ..], at least one text"),
         ("objectives=cost", "objectives = 'cost': must be [name, ..], at least one text"),
         ("objectives=[1]", "objectives = [1]: must be [name, ..], at least one text"),
-        ("parallel=0", "parallel = 0: must be a whole number >= 1"),
+        ("parallel=0", "parallel = 0: must be a whole number >= 1 and <= 1024"),
     ],
 )  # fmt: skip
 def test_settings_of_a_wrong_form(override: str, text: str) -> None:
@@ -735,10 +735,10 @@ def test_a_full_disk_ends_a_run_whose_measurements_cannot_be_kept(parallel: int,
     (tmp_path / "run.yaml").write_text(
         f"problem: {{name: callable, function: 'parabola.py:f', variables: {{x: [-1, 1]}}, nodes: 2, "
         f"parallel: {parallel}}}\n"
-        "strategy: {name: fdd_ea, initial: 40, rounds: 1, participation: 1, generations: 2}\n"
+        "strategy: {name: fdd_ea, initial: 200, rounds: 1, participation: 1, generations: 2}\n"
         "watch: {tensorboard: false}\n"
     )
-    command = f"ulimit -f 3; exec {sys.executable} -m fne.cli train run.yaml -q --out run"  # blocks of 1024 bytes
+    command = f"ulimit -f 24; exec {sys.executable} -m fne.cli train run.yaml -q --out run"  # blocks of 1024 bytes
     full = subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert full.returncode == 2
     assert full.stderr.startswith("fne: cannot write run/nodes/measured.jsonl: File too large; make room")

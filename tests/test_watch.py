@@ -566,7 +566,7 @@ def test_a_summary_has_every_field(tmp_path: Path) -> None:
     [
         (None, r"has no summary\.json: the run has not finished; `fne train --resume .*a`"),
         ('{"method": "fn', r"summary\.json cannot be read \(.*`fne train --resume .*a` finishes"),
-        ("[]", r"cannot be read \(it is no mapping\)"),
+        ("[]", r"is not the summary of a run \(it names no method\)"),
         ('{"method": "fne", "rounds": "many"}', r"rounds = 'many' is not a number"),
     ],
 )

@@ -7,8 +7,9 @@ noise together has a standard deviation of sigma Z on each weight. All have the 
 loss, no sample count. The sum is divided by the number of nodes that were asked, whoever answers.
 
 Deviations
-- Nodes add the noise, a share of 1 / sqrt(m) each, and not the server, which need not be trusted then. Who sees the sum
-  alone (`adversary = aggregate`, with secure sums) faces all of it; a server that sees each upload faces a share.
+- Nodes add the noise, a share of 1 / sqrt(m) each, and not the server. It is trusted all the same with what it asks
+  for: `noise` and `clip` come with its request, and a node keeps no account of its own. Who sees the sum alone
+  (`adversary = aggregate`, with secure sums) faces all of the noise; a server that sees each upload faces a share.
 - A fixed number of clients is drawn and not each by itself (Poisson), so neighbours are runs in which one client's data
   are others (replace-one): an update moves by 2 Z.
 - That nodes are drawn amplifies nothing here: the server draws them from a seed that everybody knows. A client that

@@ -11,6 +11,9 @@ Deviations
 - The account is for the node that has taken part most often: that of any other one's records is not above it.
 - What is set is the rate at which records are drawn, not the size of a batch: so the account holds for nodes of any
   number of samples, and the server need not know it.
+- A sum of gradients is divided by a number of the config, `batch_size`, and not by the node's own rate times samples:
+  the noise of an update would tell their number, within 0.7 % where there are some thousand weights, and so whether one
+  record is there.
 """
 
 from __future__ import annotations
@@ -46,6 +49,7 @@ def train_dp_sgd_task(
     lr: Annotated[float, Key("learning rate", ge=0)],
     epochs: Annotated[int, Key("passes over the node's samples", unit="epochs", ge=1)],
     rate: Annotated[float, Key("at which records are drawn", gt=0, le=1)],
+    batch_size: Annotated[int, Key("what a sum of gradients is divided by", unit="samples", ge=1)],
     clip: Annotated[float, Key("largest L2 norm of a record's gradient", gt=0)],
     noise: Annotated[float, Key("standard deviation of the noise on a sum of gradients, in clips", ge=0)],
 ) -> Iterator[Tensors]:
@@ -60,7 +64,7 @@ def train_dp_sgd_task(
         layout.fill(module, start.to(worker.device))
         draw = node.noise_generator(request, "dp-sgd")
         with dropping_out(request.header, node, worker.device):
-            _descend(worker, node, draw, loss, lr, epochs, rate, clip, noise)
+            _descend(worker, node, draw, loss, lr, epochs, rate, batch_size, clip, noise)
         delta = layout.flatten(module) - start.cpu()
         if not bool(delta.isfinite().all()):
             raise RunError(f"training diverged: lower strategy.lr = {lr}")
@@ -75,6 +79,7 @@ def _descend(
     lr: float,
     epochs: int,
     rate: float,
+    batch_size: int,
     clip: float,
     noise: float,
 ) -> None:
@@ -96,8 +101,7 @@ def _descend(
             module=module, optimizer=torch.optim.SGD(module.parameters(), lr=lr), data_loader=DataLoader(data),
             noise_multiplier=noise, max_grad_norm=clip, noise_generator=noises,
         )  # fmt: skip
-        # the rate itself: that of a loader is one over its number of whole batches, and of few records above it
-        optimizer.expected_batch_size = rate * len(data)
+        optimizer.expected_batch_size = batch_size  # that of Opacus hangs on how many records there are
         steps = epochs * steps_of(rate)
         batches = itertools.chain.from_iterable(itertools.repeat(DPDataLoader(data, sample_rate=rate, generator=draw)))
         try:
@@ -157,6 +161,9 @@ def dp_sgd(
     fraction: Annotated[float, Key("share of the nodes in a round, at least one", gt=0, le=1)] = 0.1,
     local_epochs: Annotated[int, Key("passes over a node's samples in a round", unit="epochs", ge=1)] = 1,
     rate: Annotated[float, Key("at which a node draws records for a batch, each by itself", gt=0, le=1)] = 0.1,
+    batch_size: Annotated[
+        int, Key("of an average batch, at all nodes: what a sum of gradients is divided by", unit="samples", ge=1)
+    ] = 50,
     lr: Annotated[float, Key("local learning rate", gt=0)] = 0.1,
     loss: Annotated[
         Literal["nmse", "mse", "bce", "cross_entropy"], Key("of training and validation")
@@ -167,7 +174,9 @@ def dp_sgd(
     returns: Annotated[Literal["best", "last"], Key("model of the best validation or of the last round")] = "last",
 ) -> PrivateAveraging:
     """FedAvg of nodes that train by DP-SGD (Opacus), with an account of what a single record has spent."""
-    options: dict[str, Scalar] = {"lr": lr, "epochs": local_epochs, "rate": rate, "clip": clip, "noise": noise}
+    options: dict[str, Scalar] = {
+        "lr": lr, "epochs": local_epochs, "rate": rate, "batch_size": batch_size, "clip": clip, "noise": noise,
+    }  # fmt: skip
     mechanism = Mechanism(
         noise, "gradient", clip, sampling="poisson", rate=rate, adjacency="add_remove", unit="record",
         adversary="uploads", drawn="records",

@@ -60,13 +60,17 @@ class Checkpoint:
         write_atomically(self._path, torch_bytes(state))
         self.written, self._at = strategy.step, time.monotonic()
 
+    def exists(self) -> bool:
+        """Return whether there is a checkpoint, of whatever state."""
+        return self._path.exists()
+
     def read(self) -> dict[str, Any]:
         """Return the state last written.
 
         Raises:
             CheckpointError: missing, damaged, of another format, or of another run; names the differences.
         """
-        if not self._path.exists():
+        if not self.exists():
             raise CheckpointError(
                 f"{self._path} is missing: without it the run could only begin again, over what is there; put it back, "
                 "or start a new run in another folder"

@@ -151,6 +151,15 @@ class History:
         self._hash.update(data)
 
 
+def is_empty(folder: Path) -> bool:
+    """Return whether a run folder has no history with a step in it, and take away a file of none."""
+    path = Path(folder) / FILE
+    if path.exists() and path.stat().st_size:
+        return False
+    path.unlink(missing_ok=True)
+    return True
+
+
 def _is_json(line: bytes) -> bool:
     try:
         json.loads(line)

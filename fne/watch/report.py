@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fne.errors import FneError
-from fne.files import without_digest
+from fne.files import verified
 from fne.findings import FileReport
 
 FILE = "summary.json"
@@ -74,14 +74,14 @@ def read_summary(run_folder: Path) -> Summary:
     path = Path(run_folder) / FILE
     again = f"`fne train --resume {run_folder}` finishes the run and writes it"
     try:
-        summary = without_digest(json.loads(path.read_bytes(), parse_constant=lambda _: None))
+        summary = json.loads(verified(path), parse_constant=lambda _: None)
     except FileNotFoundError:
         if not Path(run_folder).is_dir():
             raise FneError(f"no run folder {run_folder}; give the folder that `fne train` named") from None
         raise FneError(f"{run_folder} has no {FILE}: the run has not finished; {again}") from None
     except (OSError, ValueError, RecursionError) as error:
         raise FneError(f"{path} cannot be read ({error}); {again}") from None
-    if not isinstance(summary.get("method"), str):
+    if not isinstance(summary, dict) or not isinstance(summary.get("method"), str):
         raise FneError(f"{path} is not the summary of a run (it names no method); {again}")
     summary = {**dict.fromkeys(FIELDS), "name": Path(run_folder).name, **summary}
     for key in NUMBERS:
