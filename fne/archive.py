@@ -78,9 +78,9 @@ def measure_asked(nodes: Sequence[Node], request: Request) -> None:
 def measure_points(
     nodes: Sequence[Node], runs: Sequence[Tensor], points: Sequence[Tensor], header: Header, *, count: int
 ) -> None:
-    """Let nodes measure points, and keep them with their values; at most once a node, run and header.
+    """Let nodes measure points, and keep them with their values.
 
-    Twice with the same header it would be twice the same noise.
+    The same points under the same header have the same noise again.
 
     Args:
         nodes: they measure together what can be measured in one call.
@@ -114,9 +114,8 @@ def _noise(nodes: Sequence[Node], runs: Sequence[Tensor], points: Sequence[Tenso
         if not objective_of(node).noise:
             drawn.append(torch.zeros(len(own), *size, dtype=torch.float64))
             continue
-        for run in own.tolist():
-            draw = node.private_generator(header, f"noise {run}")
-            drawn.append(torch.randn(1, *size, generator=draw, dtype=torch.float64))
+        for row, run in enumerate(own.tolist()):
+            drawn.append(node.draws(header, f"noise {run}", asked[row]).normal(1, *size))
     return torch.cat(drawn)
 
 

@@ -35,8 +35,8 @@ def chosen_points(
     high = bounds.where(new.unsqueeze(2), -torch.inf).amax(dim=1, keepdim=True)
     scaled = ((bounds - low) / (high - low).clamp(min=_APART)).where(new.unsqueeze(2), 0.0)
     u = torch.stack([
-        torch.rand(3, most, generator=node.private_generator(header, f"points {run}"), dtype=torch.float64)
-        for run in runs.tolist()
+        node.draws(header, f"points {run}", points[row]).uniform(3, most)
+        for row, run in enumerate(runs.tolist())
     ])  # fmt: skip
     away = torch.cdist(scaled, kmeans(scaled, new, u))
     nearest = away.argmin(dim=2)

@@ -14,7 +14,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -23,15 +22,12 @@ from fne.errors import FneError, RunError, WriteError
 from fne.evolution.evaluate import Evaluator
 from fne.evolution.lineage import BehindError, Replica
 from fne.objective import Objective
+from fne.privacy.draws import Draws, key_of
 from fne.privacy.hidden import Hidden
 from fne.types import PROTOCOL_VERSION, Header, Reply, Request, Samples, Scalar, Status, Tensors
 
 if TYPE_CHECKING:
     from fne.privacy.session import Session
-
-
-_STATE = slice(3, 3 + 624)
-"""Where the words of the Mersenne twister are in the state of a torch generator on the CPU, as uint64."""
 
 
 class RefusedError(Exception):
@@ -65,18 +61,9 @@ class Secrets(Hidden):
         """Derive a reproducible key for a simulated node."""
         return cls(hashlib.blake2b(f"simulated:{seed}:{node}".encode(), digest_size=32).digest(), simulated=True)
 
-    def generator(self, *parts: int | str) -> torch.Generator:
-        """Return a generator whose whole state nobody without the key can compute.
-
-        `manual_seed` would take 32 bits of a seed, which can be tried out: noise from it could be taken off again.
-        """
-        text = "\x1f".join(str(part) for part in parts).encode()
-        state = torch.Generator().manual_seed(0).get_state().numpy().copy()
-        words = state.view(np.uint64)[_STATE]
-        words[:] = np.frombuffer(hashlib.shake_256(self._key + text).digest(4 * len(words)), dtype="<u4")
-        made = torch.Generator()
-        made.set_state(torch.from_numpy(state))
-        return made
+    def draws(self, *address: bytes | memoryview) -> Draws:
+        """Return the stream of private random numbers with this address, always the same."""
+        return Draws(key_of(self._key, *address))
 
     def derived(self, purpose: str) -> bytes:
         """Return 32 bytes for a purpose, always the same, that nobody without the key can compute."""
@@ -103,24 +90,28 @@ class Node:
         """Return the public generator for this step: anybody who knows the run's seed can repeat it."""
         return randomness.generator(header.seed, header.step, header.attempt, self.name, purpose)
 
-    def private_generator(self, header: Header, purpose: str) -> torch.Generator:
-        """Return a generator that the server cannot repeat: for noise and for choices that must stay private.
+    def draws(self, header: Header, purpose: str, *values: Tensor) -> Draws:
+        """Return private random numbers that the server cannot repeat: for noise, and for choices that stay here.
 
-        The same key, run, step and attempt give the same draws: an engine with real keys must name each run anew.
+        The stream's address is the purpose, the whole header, and the values that the numbers are used on. So it is
+        the same where all of that is, which tells nothing new, and another one otherwise: the difference of two answers
+        with the same noise would have none.
         """
-        return self.secrets.generator(header.run, header.step, header.attempt, self.name, purpose)
+        said = (header.protocol, header.run, header.seed, header.step, header.attempt, self.name, purpose)
+        return self.secrets.draws(repr(said).encode(), *_written(values))
 
-    def noise_generator(self, request: Request, purpose: str) -> torch.Generator:
-        """Return a private generator of noise that hides what is answered to this request.
+    def answering(self, request: Request) -> Callable[..., Draws]:
+        """Return `draws(purpose, *values)` for the answer to a request, which the address has besides."""
+        given = payload_of(request, self)
+        asked = hashlib.blake2b(repr((request.task, sorted(request.options.items()), sorted(given))).encode())
+        for part in _written([given[name] for name in sorted(given)]):
+            asked.update(part)
+        digest = torch.frombuffer(bytearray(asked.digest()), dtype=torch.uint8)
 
-        Another request gets other noise, also under the same header: the difference of two answers with the same noise
-        would have none. The same request is answered alike, which tells nothing new.
-        """
-        asked = hashlib.blake2b(repr((request.task, sorted(request.options.items()))).encode())
-        for name, tensor in sorted(payload_of(request, self).items()):
-            asked.update(repr((name, tensor.dtype, tuple(tensor.shape))).encode())
-            asked.update(wire.raw_bytes(tensor))
-        return self.private_generator(request.header, f"{purpose} {asked.hexdigest()}")
+        def draws(purpose: str, *values: Tensor) -> Draws:
+            return self.draws(request.header, purpose, digest, *values)
+
+        return draws
 
 
 class Worker:
@@ -245,6 +236,13 @@ def task_of(request: Request) -> Callable[[Worker, Sequence[Node], Request], Ite
         raise FneError(f"task {request.task!r}: {odd[0]}: must be a number, text, or true or false")
     options = _checked(task, request.task, tuple((k, type(v), v) for k, v in request.options.items()))
     return functools.partial(task, **options)
+
+
+def _written(values: Sequence[Tensor]) -> Iterator[bytes | memoryview]:
+    """Yield tensors as bytes by which they can be told apart."""
+    for tensor in values:
+        yield repr((tensor.dtype, tuple(tensor.shape))).encode()
+        yield wire.raw_bytes(tensor)
 
 
 def payload_of(request: Request, node: Node) -> Tensors:

@@ -55,11 +55,21 @@ def seeded_initialisation(*parts: int | str, device: torch.device | None = None)
         parts: what the seed depends on.
         device: where modules compute inside the block; `None` for the CPU.
     """
+    with seeded_by(generator(*parts), device):
+        yield
+
+
+@contextlib.contextmanager
+def seeded_by(made: torch.Generator, device: torch.device | None = None) -> Iterator[None]:
+    """Let whatever draws inside the block do so from a generator of the CPU; CUDA is seeded by its initial seed.
+
+    See `seeded_initialisation`.
+    """
     from fne.drawing import drawing_from
 
-    with drawing_from(generator(*parts)), contextlib.ExitStack() as stack:
+    with drawing_from(made), contextlib.ExitStack() as stack:
         if device is not None and device.type == "cuda":
-            stack.enter_context(_device_seeded(derive_seed(*parts), device))
+            stack.enter_context(_device_seeded(made.initial_seed(), device))
         yield
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Literal
@@ -58,14 +59,14 @@ def train_candidates_task(
         changes = descend_together(
             worker, node, request.header, starts, loss=loss, lr=lr, epochs=epochs, batch_size=batch_size
         )
-        noises = node.noise_generator(request, "noise")  # one after the other: they are of one request
+        draws = node.answering(request)
         diverged = changes.isnan().any(dim=1)
         for i, (start, delta) in enumerate(zip(starts, changes.nan_to_num(nan=0.0), strict=True)):
             sigma = float(common["noises"][i])
             sent = prepare(
                 delta, layout.leaves, threshold=float(common["thresholds"][i]), pruning=pruning,
                 bits=int(common["bits"][i]), clip=clip or None, noise=sigma * scale, prune=prune, order=order,
-                generator=noises if sigma else None, origin=start,
+                draws=functools.partial(draws, f"noise {i}") if sigma else None, origin=start,
             )  # fmt: skip
             told[f"{UPDATE}{i}"] = sent.payload
         yield {

@@ -292,7 +292,7 @@ def test_prv_says_why_it_is_not_there() -> None:
 
 
 # ------------------------------------------------------------------------------------------------ report
-CLEAN = Conduct(units=1000, sampler="poisson", cryptographic=True)
+CLEAN = Conduct(units=1000, sampler="poisson")
 
 
 @pytest.mark.parametrize(
@@ -310,7 +310,6 @@ CLEAN = Conduct(units=1000, sampler="poisson", cryptographic=True)
         (mechanism(3.0), {"divides_by_replies": True}, DELTA, ["replies that came"]),
         (mechanism(3.0), {"trainings": 120}, DELTA, ["120 times", "all 10 releases"]),
         (dataclasses.replace(mechanism(3.0), clipped=accountant.WEIGHTS), {}, DELTA, ["not updates"]),
-        (mechanism(3.0), {"cryptographic": False}, DELTA, ["torchcsprng"]),
     ],
 )
 def test_warnings(part: Mechanism, conduct: dict[str, Any], delta: float, says: list[str]) -> None:

@@ -78,8 +78,7 @@ def test_noise_is_private_and_of_one_objective_what_it_always_was(count: int) ->
     found = one.memory["measured"]
     assert found.shape == (2, 500, count)
     for run in range(2):
-        draw = one.private_generator(HEADER, f"noise {run}")
-        wanted = 2 * torch.randn(500 * count, generator=draw, dtype=torch.float64)
+        wanted = 2 * one.draws(HEADER, f"noise {run}", points[run].double()).normal(500 * count)
         assert torch.equal(found[run].flatten(), wanted)
     between = torch.corrcoef(found.permute(0, 2, 1).flatten(0, 1))
     assert float((between - torch.eye(2 * count)).abs().max()) < 0.15

@@ -23,12 +23,13 @@ from fne.privacy.compression import (
     decode,
     encode,
     is_fully_connected,
-    noised,
     prepare,
     prunable,
     quantised,
     sparsified,
 )
+from fne.privacy.draws import Draws
+from fne.privacy.noise import noised
 from fne.randomness import generator
 
 SPECIAL = (0.0, -0.0, 1e-45, -1e-45, 1.17e-38, 3.4028235e38, -3.4028235e38, 1.0, -1.0)
@@ -304,6 +305,10 @@ def test_a_threshold_keeps_what_reaches_it_and_0_keeps_all() -> None:
 
 
 # ------------------------------------------------------------------------------------------------ clip and noise
+def draws(vector: Tensor) -> Draws:
+    return Draws(bytes(32))
+
+
 @given(st.lists(NUMBERS, max_size=30), st.floats(1e-3, 1e3))
 @settings(max_examples=100, deadline=None)
 def test_a_clipped_vector_is_no_longer_than_asked(numbers: list[float], most: float) -> None:
@@ -317,23 +322,11 @@ def test_a_clipped_vector_is_no_longer_than_asked(numbers: list[float], most: fl
     assert clipped(values, None) is values
 
 
-def test_noise_has_the_spread_asked_and_none_leaves_generator_and_vector() -> None:
-    values, draw = torch.zeros(200_000), generator(4)
-    noise = noised(values, 1.5, 0.2, draw)
-    assert float(noise.std()) == pytest.approx(0.3, rel=0.01)
-    assert float(noise.mean()) == pytest.approx(0, abs=0.003)
-    state = draw.get_state()
-    assert noised(values, 0.0, 0.2, draw) is values
-    assert torch.equal(draw.get_state(), state)
-
-
 def test_proper_clips_and_noises_the_update_and_sends_that_compressed() -> None:
     parts = Layout(nn.Linear(4, 5)).leaves
     delta = torch.randn(25, generator=generator(5))
-    prepared = prepare(
-        delta, parts, threshold=0.5, bits=4, clip=1.0, noise=0.5, prune="fc", generator=generator("noise")
-    )
-    noisy = delta.double() / delta.double().norm() + 0.5 * torch.randn(25, generator=generator("noise")).double()
+    prepared = prepare(delta, parts, threshold=0.5, bits=4, clip=1.0, noise=0.5, prune="fc", draws=draws)
+    noisy = noised(clipped(delta, 1.0), 0.5, 1.0, draws).double()
     pruned = torch.where((noisy.abs() < 0.5) & (torch.arange(25) < 20), 0.0, noisy)
     assert torch.equal(prepared.update == 0, pruned == 0)
     for part in (pruned[:20], pruned[20:]):
@@ -354,8 +347,8 @@ def test_literal_compresses_weights_and_its_noise_makes_them_dense_floats_again(
     sparse = prepare(delta, parts, **asked, noise=0.0)
     torch.testing.assert_close(sparse.update, weights - origin, rtol=0, atol=1e-6)
     assert sparse.size < 20 + 5 + 14 + 3
-    noisy = prepare(delta, parts, **asked, noise=2.0, generator=generator("noise"))
-    noise = 2 * torch.randn(20, generator=generator("noise"))
+    noisy = prepare(delta, parts, **asked, noise=2.0, draws=draws)
+    noise = noised(torch.zeros(20), 2.0, 1.0, draws)
     torch.testing.assert_close(noisy.update, weights + noise - origin, rtol=0, atol=1e-5)
     assert noisy.size == 5 + 1 + 4 * 20
 

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from fne import registry
 from fne.node import Node, RefusedError, Secrets, Worker, payload_of
+from fne.privacy.draws import Draws
 from fne.types import Header, Request, Samples, Status, Tensors
 
 HEADER = Header(seed=3, step=4, run="r")
@@ -28,8 +29,8 @@ def node(name: str = "a", secret: bytes | None = None) -> Node:
     return Node(name, Samples(torch.ones(2, 4), torch.tensor([0, 1])), secrets)
 
 
-def numbers(generator: torch.Generator) -> list[float]:
-    values: list[float] = torch.rand(4, generator=generator).tolist()
+def numbers(drawn: torch.Generator | Draws) -> list[float]:
+    values: list[float] = (drawn.uniform(4) if isinstance(drawn, Draws) else torch.rand(4, generator=drawn)).tolist()
     return values
 
 
@@ -71,11 +72,11 @@ def test_simulated_secrets_say_so_and_are_repeatable() -> None:
     first, again, other = Secrets.simulate(1, "a"), Secrets.simulate(1, "a"), Secrets.simulate(1, "b")
     assert first.simulated
     assert not Secrets(b"k" * 32, simulated=False).simulated
-    drawn = [numbers(secrets.generator("x", 1)) for secrets in (first, again, other)]
+    drawn = [numbers(secrets.draws(b"x", b"1")) for secrets in (first, again, other)]
     assert drawn[0] == drawn[1] != drawn[2]
-    made = [first.generator("x", 1), first.generator("x", 2), first.generator("y", 1)]
-    made.append(Secrets.simulate(2, "a").generator("x", 1))
-    assert len({str(numbers(draw)) for draw in made}) == 4
+    made = [first.draws(b"x", b"1"), first.draws(b"x", b"2"), first.draws(b"x1"), first.draws(b"", b"x1")]
+    made.append(Secrets.simulate(2, "a").draws(b"x", b"1"))
+    assert len({str(numbers(draw)) for draw in made}) == 5
 
 
 # ------------------------------------------------------------------------------------------------ generators
@@ -89,48 +90,55 @@ def test_the_public_generator_depends_on_all_its_parts_and_on_nothing_else() -> 
     assert all(numbers(g) != wanted for g in changed)
 
 
-def test_the_private_generator_differs_from_the_public_one_and_from_another_nodes() -> None:
+def test_private_draws_differ_from_public_ones_from_other_nodes_and_for_every_address() -> None:
     key = bytes(range(32))
-    wanted = numbers(node(secret=key).private_generator(HEADER, "p"))
-    assert numbers(node(secret=key).private_generator(HEADER, "p")) == wanted
-    assert numbers(node(secret=key).generator(HEADER, "p")) != wanted
-    assert numbers(node("b", secret=key).private_generator(HEADER, "p")) != wanted
-    assert numbers(node().private_generator(HEADER, "p")) != numbers(node("b").private_generator(HEADER, "p"))
-    for key_, value in {"run": "s", "step": 9, "attempt": 9}.items():
-        other = replace(HEADER, **{key_: value})
-        assert numbers(node(secret=key).private_generator(other, "p")) != wanted
+    wanted = numbers(node(secret=key).draws(HEADER, "p"))
+    assert numbers(node(secret=key).draws(HEADER, "p")) == wanted
+    others = [
+        node(secret=key).generator(HEADER, "p"),
+        node("b", secret=key).draws(HEADER, "p"),
+        node().draws(HEADER, "p"),
+    ]
+    others += [node(secret=key).draws(HEADER, "q"), node("b").draws(HEADER, "p")]
+    values = (torch.ones(2), torch.ones(1, 2), torch.ones(2).double(), torch.ones(2).nextafter(torch.zeros(2)))
+    others += [node(secret=key).draws(HEADER, "p", value) for value in values]
+    others.append(node(secret=key).draws(HEADER, "p", torch.ones(1), torch.ones(1)))
+    for field, value in {"run": "s", "seed": 9, "step": 9, "attempt": 9, "protocol": 9}.items():
+        others.append(node(secret=key).draws(replace(HEADER, **{field: value}), "p"))
+    assert len({str(numbers(other)) for other in others} | {str(wanted)}) == len(others) + 1
 
 
 def test_no_two_requests_are_answered_with_the_same_noise() -> None:
     """A server that sends another one under the same header must not be able to take the noise off by subtraction."""
     key, tensors = bytes(range(32)), {"x": torch.arange(6.0)}
     asked = Request(HEADER, "train", ("a", "b"), tensors, {"b": {"y": torch.ones(1)}}, {"lr": 0.1, "loss": "mse"})
-    wanted = numbers(node(secret=key).noise_generator(asked, "p"))
+    wanted = numbers(node(secret=key).answering(asked)("p"))
     others = [
         replace(asked, task="other"), replace(asked, options={"lr": 0.2, "loss": "mse"}),
         replace(asked, common={"x": torch.arange(6.0).nextafter(torch.tensor(9.0))}),
         replace(asked, common={"z": torch.arange(6.0)}), replace(asked, common={"x": torch.arange(6.0).view(2, 3)}),
         replace(asked, common={"x": torch.arange(6.0).view(torch.int32)}),
-        replace(asked, header=replace(HEADER, step=9)), replace(asked, private={"a": {"y": torch.ones(1)}}),
+        *(replace(asked, header=replace(HEADER, **{name: 9})) for name in ("seed", "step", "attempt")),
+        replace(asked, private={"a": {"y": torch.ones(1)}}),
     ]  # fmt: skip
-    drawn = [numbers(node(secret=key).noise_generator(other, "p")) for other in others]
+    drawn = [numbers(node(secret=key).answering(other)("p")) for other in others]
     assert all(one != wanted for one in drawn)
     assert len({tuple(one) for one in drawn}) == len(drawn)
-    assert numbers(node(secret=key).noise_generator(asked, "q")) != wanted
+    assert numbers(node(secret=key).answering(asked)("q")) != wanted
     same = [
         replace(asked, options={"loss": "mse", "lr": 0.1}), replace(asked, nodes=("a",)),
         replace(asked, common={"x": torch.arange(12.0)[::2] / 2}),  # the same values, lying otherwise
         replace(asked, private={"b": {"y": torch.zeros(1)}}),  # another node's own
     ]  # fmt: skip
-    assert all(numbers(node(secret=key).noise_generator(other, "p")) == wanted for other in same)
+    assert all(numbers(node(secret=key).answering(other)("p")) == wanted for other in same)
 
 
 def test_the_server_knows_everything_but_the_key() -> None:
     """One bit of the key changes all that is drawn: run, seed, step and name do not give it away."""
     key = bytearray(range(32))
-    wanted = numbers(node(secret=bytes(key)).private_generator(HEADER, "noise"))
+    wanted = numbers(node(secret=bytes(key)).draws(HEADER, "noise"))
     key[31] ^= 1
-    assert numbers(node(secret=bytes(key)).private_generator(HEADER, "noise")) != wanted
+    assert numbers(node(secret=bytes(key)).draws(HEADER, "noise")) != wanted
 
 
 # ------------------------------------------------------------------------------------------------ workers
@@ -342,12 +350,13 @@ def test_an_option_that_is_no_scalar_is_refused(
     )
 
 
-def test_a_private_generator_is_seeded_in_its_whole_state() -> None:
+def test_a_generator_of_private_draws_is_seeded_in_its_whole_state() -> None:
     """`manual_seed` takes the lowest 32 bits: who tries them all could take noise off again."""
     assert numbers(torch.Generator().manual_seed(7)) == numbers(torch.Generator().manual_seed(7 + 2**40))
-    made = node(secret=bytes(range(32))).private_generator(HEADER, "noise")
+    made = node(secret=bytes(range(32))).draws(HEADER, "dropout").generator()
     words = made.get_state().numpy().view(np.uint64)[3:627]
-    assert len(set(words.tolist())) == 624
+    assert len({*words.tolist(), made.initial_seed()}) == 625
+    assert made.initial_seed() >= 2**32
     assert int(words.max()) < 2**32
     # no word follows from the one before, as after manual_seed
     plain = torch.Generator().manual_seed(int(words[0])).get_state().numpy().view(np.uint64)[3:627]

@@ -1,10 +1,11 @@
 """Accounted differential privacy of a whole run: what was released under which noise, and the epsilon it adds up to.
 
-Every mechanism is Gaussian. What it tells is bounded in Rényi's measure (RDP) at `ORDERS`: with Poisson sampling as
-Opacus computes it (Mironov, Talwar and Zhang 2019), of a fixed size without replacement by theorem 27 of Wang, Balle
-and Kasiviswanathan 2019, at whole orders; never more than without sampling. That adds up over all releases, and becomes
-an epsilon by theorem 21 of Balle et al. 2020. Beside it stands the upper bound of Opacus' PRV accountant (Gopi et al.
-2021), tighter, for Poisson sampling and none. Both are upper bounds, so the smaller one holds.
+Every mechanism is Gaussian; its noise is discrete, to which bounds of continuous noise apply (`fne.privacy.draws`), to
+PRV's within the error that it adds. What it tells is bounded in Rényi's measure (RDP) at `ORDERS`: with Poisson
+sampling as Opacus computes it (Mironov, Talwar and Zhang 2019), of a fixed size without replacement by theorem 27 of
+Wang, Balle and Kasiviswanathan 2019, at whole orders; never more than without sampling. That adds up over all releases,
+and becomes an epsilon by theorem 21 of Balle et al. 2020. Beside it stands the upper bound of Opacus' PRV accountant
+(Gopi et al. 2021), tighter, for Poisson sampling and none. Both are upper bounds, so the smaller one holds.
 
 A search chooses noise by what it has seen. Then a sum of RDP is a proven bound where it was fixed beforehand (a filter:
 Feldman and Zrnic 2021), which a figure read off afterwards is not; `Conduct.beforehand` has that bound.
@@ -249,7 +250,6 @@ class Conduct:
     trainings: int = 1  # that a search makes with the same data
     beforehand: Accountant | None = None  # all that may be released, where noise is chosen by what was released before
     given: bool = False  # some of what is trained was found by another run
-    cryptographic: bool = False  # noise is discrete, and of a cryptographic generator
 
 
 WARNINGS: tuple[tuple[Callable[[dict[Mechanism, int], Spent, Conduct], bool], str], ...] = (  # when, what to say
@@ -272,8 +272,6 @@ WARNINGS: tuple[tuple[Callable[[dict[Mechanism, int], Spent, Conduct], bool], st
      "noise is chosen by what was released before: proven is a bound that was fixed beforehand, epsilon {beforehand}"),
     (lambda r, s, c: c.given, "individuals were given: what a run that found them has spent is not in this figure"),
     (lambda r, s, c: any(m.clipped == WEIGHTS for m in r), "weights are clipped, not updates: noise drowns learning"),
-    (lambda r, s, c: not c.cryptographic, "noise is floating point of no cryptographic generator (Opacus' secure_mode "
-     "needs torchcsprng): its lowest bits may tell"),
 )  # fmt: skip
 
 

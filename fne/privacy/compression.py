@@ -29,7 +29,7 @@ from __future__ import annotations
 import math
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -40,6 +40,8 @@ from torch import Tensor
 
 from fne.errors import FneError, SettingError
 from fne.evolution.genome import Leaf
+from fne.privacy.draws import Draws
+from fne.privacy.noise import noised
 from fne.privacy.packing import Reader, damaged, packed, positions_of, read_positions, unpacked
 
 Rounding = Literal["nearest", "floor"]
@@ -83,7 +85,7 @@ def prepare(
     order: Order = "proper",
     rounding: Rounding = "nearest",
     pruning: Pruning = "threshold",
-    generator: torch.Generator | None = None,
+    draws: Callable[[Tensor], Draws] | None = None,
     origin: Tensor | None = None,
 ) -> Prepared:
     """Return an update clipped, noised and compressed: what is sent, and what the server has from it.
@@ -100,7 +102,7 @@ def prepare(
             weights, then clips and noises these, and with noise sends all of them as floats.
         rounding: of levels, see `encode`.
         pruning: what `threshold` is: a size, or the share of the values which may be pruned that is.
-        generator: of the noise, the node's private one; untouched without noise.
+        draws: the node's private numbers for noise on a vector, see `fne.privacy.noise.noised`; unused without noise.
         origin: the weights that the update is added to, float32 `[D]`; needed for "literal".
 
     Raises what `encode` does, and `SettingError` for noise without `clip` and for other settings out of range.
@@ -116,7 +118,7 @@ def prepare(
         return threshold if pruning == "threshold" else threshold_of(values, threshold, pruned)
 
     if order == "proper":
-        vector = noised(clipped(vector, clip), noise, clip or 0.0, generator)
+        vector = noised(clipped(vector, clip), noise, clip or 0.0, draws)
         payload = encode(sparsified(vector, at(vector), pruned), parts, bits, rounding)
         return Prepared(decode(payload, parts), payload)
     if origin is None:
@@ -124,40 +126,24 @@ def prepare(
     start = torch.from_numpy(_checked(origin, parts))
     weights = start + vector
     weights = quantised(sparsified(weights, at(weights), pruned), parts, bits, rounding)
-    weights = noised(clipped(weights, clip), noise, clip or 0.0, generator)
+    weights = noised(clipped(weights, clip), noise, clip or 0.0, draws)
     payload = encode(weights, parts, FLOATS if noise else bits)
     return Prepared(decode(payload, parts) - start, payload)
 
 
 # ------------------------------------------------------------------------------------------------ privacy
-def clipped(vector: Tensor, most: float | None) -> Tensor:
-    """Return a vector scaled down to an L2 norm of at most `most`; None, or a shorter one, leaves it as it is."""
+def clipped(vectors: Tensor, most: float | None) -> Tensor:
+    """Return vectors `[.., D]` scaled down to an L2 norm of at most `most`; None leaves them, and so does a norm below.
+
+    They are float32, and so is what is returned.
+    """
     if most is None:
-        return vector
+        return vectors
     if not most > 0:
         raise SettingError("clip", most, "a number above 0")
-    norm = float(torch.linalg.vector_norm(vector.double()))
-    if norm <= most:
-        return vector
+    norms = torch.linalg.vector_norm(vectors.double(), dim=-1, keepdim=True)
     inward = 1 - 2.0**-23  # rounding to float32 lengthens no number by more than this shortens it
-    return (vector.double() * (most / norm * inward)).float()
-
-
-def noised(vector: Tensor, multiplier: float, most: float, generator: torch.Generator | None) -> Tensor:
-    """Return a vector with Gaussian noise of standard deviation `multiplier * most` on each coordinate.
-
-    The noise is plain floating point, whose last bits an attacker may read; a multiplier of 0 draws none.
-    """
-    if not multiplier >= 0:
-        raise SettingError("noise", multiplier, "a number of at least 0")
-    if multiplier == 0:
-        return vector
-    if generator is None:
-        raise ValueError("noise needs a generator, the node's private one")
-    result = vector + multiplier * most * torch.randn(vector.shape, generator=generator)
-    if vector.isfinite().all() and not result.isfinite().all():
-        raise SettingError("noise", multiplier, f"so small that, times {most:g}, it stays within float32")
-    return result
+    return torch.where(norms > most, (vectors.double() * (most / norms * inward)).float(), vectors)
 
 
 # ------------------------------------------------------------------------------------------------ pruning and levels

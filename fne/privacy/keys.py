@@ -26,6 +26,8 @@ SIGNATURE_BYTES = 64
 TAG_BYTES = 16
 """By which a sealed message is longer."""
 
+_PIECE = 2**16
+_ZEROS = memoryview(bytes(_PIECE))
 _PRIME = 2**255 - 19
 _LOW_ORDER = {
     0, 1, _PRIME - 1,
@@ -117,8 +119,12 @@ def expanded(key: bytes, info: bytes, count: int) -> list[bytes]:
 
 def stream(key: bytes, nonce: bytes, words: int) -> Words:
     """Return the ChaCha20 keystream as little-endian words; a key and a nonce (12 bytes) are used for one vector."""
-    cipher = Cipher(algorithms.ChaCha20(key, bytes(4) + nonce), mode=None)
-    return np.frombuffer(cipher.encryptor().update(bytes(8 * words)), dtype="<u8").astype(np.uint64, copy=False)
+    cipher = Cipher(algorithms.ChaCha20(key, bytes(4) + nonce), mode=None).encryptor()
+    made = bytearray(8 * words)
+    for start in range(0, len(made), _PIECE):  # that stays in the cache; one piece takes three times as long
+        piece = memoryview(made)[start : start + _PIECE]
+        cipher.update_into(_ZEROS[: len(piece)], piece)
+    return np.frombuffer(made, dtype="<u8").astype(np.uint64, copy=False)
 
 
 def seal(key: bytes, plain: bytes, context: bytes) -> bytes:

@@ -20,6 +20,7 @@ Deviations
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal
@@ -30,7 +31,8 @@ from fne.descent import descend
 from fne.errors import RunError
 from fne.node import Node, Worker, payload_of
 from fne.privacy.accountant import Accountant, Mechanism, multiplier
-from fne.privacy.compression import clipped, noised
+from fne.privacy.compression import clipped
+from fne.privacy.noise import noised
 from fne.private_averaging import PrivateAveraging
 from fne.registry import Key, register
 from fne.tasks import private_payload
@@ -65,8 +67,8 @@ def train_clipped_task(
             if not noise:
                 raise
             delta = torch.zeros_like(start, device="cpu")  # to fail would tell something of the data, without noise
-        draw = node.noise_generator(request, "noise") if noise else None
-        yield {"delta": noised(clipped(delta, clip), noise, clip, draw), "clients": torch.tensor([1])}
+        draws = functools.partial(node.answering(request), "noise") if noise else None
+        yield {"delta": noised(clipped(delta, clip), noise, clip, draws), "clients": torch.tensor([1])}
 
 
 class _Clients:

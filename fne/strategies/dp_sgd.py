@@ -1,11 +1,13 @@
 """FedAvg whose nodes train by DP-SGD: differential privacy of single records, accounted.
 
 M. Abadi, A. Chu, I. Goodfellow, H. B. McMahan, I. Mironov, K. Talwar, L. Zhang, "Deep learning with differential
-privacy", CCS 2016; inside a node by Opacus' `make_private`.
+privacy", CCS 2016. Gradients of single records are those of Opacus' `GradSampleModule`.
 
 In each step of a node each record is in the batch with the same probability (Poisson), its gradient is clipped, and
 the sum is noised, with draws of the node's own secret. What leaves a node has been noised before, so it makes no
-difference who sees uploads, and nothing else leaves: no loss, no number of samples. All nodes have the same weight.
+difference who sees uploads, and nothing else leaves: no loss, no number of samples, not even that a gradient was not
+finite, which counts as zero. Dropout and shifts are drawn by the secret, too: with masks that others know, one record
+more would move those of all behind it. All nodes have the same weight.
 
 Deviations
 - The account is for the node that has taken part most often: that of any other one's records is not above it.
@@ -18,25 +20,31 @@ Deviations
 
 from __future__ import annotations
 
-import itertools
-import logging
+import contextlib
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, Any, Literal
 
 import torch
+from torch import Tensor, nn
 
-from fne.descent import dropping_out
+from fne.augment import moved
 from fne.errors import RunError
 from fne.evolution import fitness
 from fne.node import Node, Worker, payload_of
 from fne.privacy.accountant import Accountant, Mechanism
+from fne.privacy.compression import clipped
+from fne.privacy.noise import step_of, whole
 from fne.private_averaging import PrivateAveraging
 from fne.quiet import ignored
+from fne.randomness import seeded_by
 from fne.registry import Key, register
 from fne.tasks import private_payload
 from fne.types import LearningTask, Request, Scalar, Tensors
+
+TOGETHER = 64
+"""Records whose gradients are held at once."""
 
 
 @register("task", "train_dp_sgd", payload=private_payload)
@@ -62,9 +70,7 @@ def train_dp_sgd_task(
     for node in nodes:
         start = payload_of(request, node)["parameters"]
         layout.fill(module, start.to(worker.device))
-        draw = node.noise_generator(request, "dp-sgd")
-        with dropping_out(request.header, node, worker.device):
-            _descend(worker, node, draw, loss, lr, epochs, rate, batch_size, clip, noise)
+        _descend(worker, node, request, loss, lr, epochs, rate, batch_size, clip, noise)
         delta = layout.flatten(module) - start.cpu()
         if not bool(delta.isfinite().all()):
             raise RunError(f"training diverged: lower strategy.lr = {lr}")
@@ -74,7 +80,7 @@ def train_dp_sgd_task(
 def _descend(
     worker: Worker,
     node: Node,
-    draw: torch.Generator,
+    request: Request,
     loss: str,
     lr: float,
     epochs: int,
@@ -84,37 +90,47 @@ def _descend(
     noise: float,
 ) -> None:
     """Train the worker's module in place."""
-    logging.getLogger("opacus.data_loader").setLevel(logging.ERROR)  # an empty first batch is no fault
-    with ignored():  # that its noise is of no cryptographic generator: the account says so
-        from opacus import PrivacyEngine
-        from opacus.data_loader import DPDataLoader
-        from torch.utils.data import DataLoader, TensorDataset
+    layout, module, data = worker.evaluator.layout, worker.module, node.data
+    draws, step = node.answering(request), step_of(noise, clip) if noise else 1.0
+    weights, shifts = layout.flatten(module).double(), draws("shift").generator()
+    with _recording(module) as gradients, seeded_by(draws("dropout").generator(), worker.device):
+        for number in range(epochs * steps_of(rate)):
+            total = torch.zeros(layout.size, dtype=torch.float64)
+            drawn = draws(f"records of step {number}").chosen(len(data), rate).nonzero()[:, 0]
+            for some in torch.split(drawn, TOGETHER) if len(drawn) else ():
+                batch = data.take(some.to(data.x.device))
+                x = moved(batch.x, node.shift, shifts) if node.shift else batch.x
+                found = gradients(worker, x, batch.y, loss).cpu()
+                found = clipped(found.where(found.isfinite().all(dim=1, keepdim=True), 0.0), clip)
+                total += (whole(found, clip, step) if noise else found.double()).sum(dim=0)
+            if noise:
+                hidden = draws(f"noise of step {number}", total).gaussian(layout.size, noise * clip / step)
+                total += torch.from_numpy(hidden)
+            weights -= lr / batch_size * step * total
+            layout.fill(module, weights.float().to(worker.device))
 
-        if worker.device.type != "cpu":  # Opacus draws where the gradients are
-            seed = int(torch.randint(2**62, (1,), generator=draw))
-            noises = torch.Generator(worker.device).manual_seed(seed)
-        else:
-            noises = draw
-        data = TensorDataset(node.data.x.cpu(), node.data.y.cpu())
-        module = worker.module.train()
-        made, optimizer, _ = PrivacyEngine().make_private(
-            module=module, optimizer=torch.optim.SGD(module.parameters(), lr=lr), data_loader=DataLoader(data),
-            noise_multiplier=noise, max_grad_norm=clip, noise_generator=noises,
-        )  # fmt: skip
-        optimizer.expected_batch_size = batch_size  # that of Opacus hangs on how many records there are
-        steps = epochs * steps_of(rate)
-        batches = itertools.chain.from_iterable(itertools.repeat(DPDataLoader(data, sample_rate=rate, generator=draw)))
+
+@contextlib.contextmanager
+def _recording(module: nn.Module) -> Iterator[Callable[[Worker, Tensor, Tensor, str], Tensor]]:
+    """Yield what returns the gradients of single records, float32 `[n, D]`, by Opacus; the module trains meanwhile."""
+    from opacus.grad_sample import GradSampleModule
+
+    def gradients(worker: Worker, x: Tensor, y: Tensor, loss: str) -> Tensor:
+        recorded.zero_grad()
+        losses = fitness.sample_losses(loss, recorded(x).unsqueeze(0), y, worker.evaluator.output)
+        losses.sum().backward()  # type: ignore[no-untyped-call]
+        named: dict[str, Any] = dict(module.named_parameters())
+        rows = [named[leaf.name].grad_sample.flatten(1) for leaf in worker.evaluator.layout.leaves]
+        return torch.cat(rows, dim=1)
+
+    with ignored():  # that a layer's inputs need no gradients
+        recorded = GradSampleModule(module.train(), loss_reduction="sum")
         try:
-            for x, y in itertools.islice(batches, steps):
-                optimizer.zero_grad()
-                logits = made(x.to(worker.device)).unsqueeze(0)
-                losses = fitness.sample_losses(loss, logits, y.to(worker.device), worker.evaluator.output)
-                losses.sum().div(max(1, losses.numel())).backward()  # type: ignore[no-untyped-call]
-                optimizer.step()
+            yield gradients
         finally:
-            made.remove_hooks()
+            recorded.remove_hooks()
             for parameter in module.parameters():
-                parameter.grad_sample = None  # type: ignore[attr-defined]
+                parameter.grad = parameter.grad_sample = None  # type: ignore[attr-defined]
             module.eval()
 
 
@@ -127,7 +143,7 @@ class _Records:
     """The account of the records of that node which has taken part most often."""
 
     sampler, records = "poisson", True
-    unnoised: tuple[str, ...] = ("whether a training diverged",)
+    unnoised: tuple[str, ...] = ()
 
     def __init__(self, mechanism: Mechanism, steps: int) -> None:
         self._mechanism, self._steps = mechanism, steps

@@ -13,6 +13,7 @@ import os, signal, sys
 from fne.stopping import interrupts
 
 first, second = int(sys.argv[1]), int(sys.argv[2])
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell lets its background jobs ignore it
 
 
 def ended(moment):

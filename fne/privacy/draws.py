@@ -1,0 +1,186 @@
+"""Private random numbers of a node: of a cryptographic generator, and noise whose bits tell nothing.
+
+A Mersenne twister is linear over GF(2), so the noise of one upload, where it is known on weights that carry nothing
+else, gives its whole state and with it the rest of the noise; normal numbers in floating point tell by their last bits
+what they were added to (I. Mironov, "On significance of the least significant bits for differential privacy", CCS
+2012). Here numbers are a keystream of ChaCha20, whose key only the node can compute, and Gaussian noise is discrete: of
+whole numbers, in units of a step that was fixed before any data were seen (C. Canonne, G. Kamath, T. Steinke, "The
+discrete Gaussian for differential privacy", NeurIPS 2020). Its Rényi divergence is not above that of the continuous one
+of the same deviation, also with sampling at whole orders, where the moments are the same; that of a sum of several
+differs from it by less than e^-600 as long as the deviation is `LEAST_STEPS` (P. Kairouz, Z. Liu, T. Steinke, "The
+distributed discrete Gaussian mechanism for federated learning with secure aggregation", ICML 2021). So accounts are
+those of Gaussian noise.
+
+A number is drawn in two steps. The first finds the cell of neighbouring numbers that it lies in, by inversion: the
+first place of the table of cumulative probabilities that is above a random number of 128 bits, of which the 64 leading
+ones decide but where they tie with the table's. The second takes one of the cell with equal probability, and begins
+anew with that of the cell's least likely numbers by which they are less likely than its likeliest, one in a thousand.
+Probabilities are computed in float64, each within 1e-13 of its own size, which adds less than 2e-13 a weight to an
+epsilon; beyond 13 deviations, which have a probability of 1e-38, there is nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fne.privacy import keys
+from fne.privacy.hidden import Hidden
+
+LEAST_STEPS = 8
+"""Steps that the deviation of discrete noise has at least."""
+_REACH = 13
+"""Deviations beyond which no number is drawn."""
+_CELLS = 10
+"""A deviation is less than 2^10 cells, and half as many at least where cells are of more than one number."""
+_TOP = 16
+"""Leading bits of a random number by which its place in the table is looked up."""
+_TWISTER = slice(3, 3 + 624)
+"""Where the words of the Mersenne twister are in the state of a torch generator on the CPU, as uint64."""
+
+_Words = NDArray[np.uint64]
+_Whole = NDArray[np.int64]
+
+
+class Draws(Hidden):
+    """A stream of random numbers that nobody without its key can compute; each call takes what comes next.
+
+    Args:
+        key: 32 bytes, for this stream alone.
+    """
+
+    __slots__ = ("_calls", "_key")
+
+    def __init__(self, key: bytes) -> None:
+        self._key, self._calls = key, 0
+
+    def words(self, count: int) -> _Words:
+        """Return uniform numbers of 64 bits, uint64 `[count]`."""
+        self._calls += 1
+        return keys.stream(self._key, self._calls.to_bytes(12, "little"), count)
+
+    def uniform(self, *shape: int) -> Tensor:
+        """Return uniform numbers between 0 and 1, neither included, float64."""
+        whole = self.words(int(np.prod(shape))) >> np.uint64(12)
+        return torch.from_numpy((whole.astype(np.float64) + 0.5) * 2.0**-52).view(shape)
+
+    def normal(self, *shape: int) -> Tensor:
+        """Return standard normal numbers, float64: to imitate a measurement, and not to hide anything."""
+        numbers: Tensor = torch.special.ndtri(self.uniform(*shape))
+        return numbers
+
+    def chosen(self, count: int, rate: float) -> Tensor:
+        """Return for each of `count` whether it is drawn, by itself with a probability of `rate`, bool `[count]`."""
+        below = int(Fraction(rate) * 2**64)  # rounded down: nobody is drawn more often than is accounted for
+        words = self.words(count)
+        return torch.from_numpy(np.ones(count, bool) if below == 2**64 else words < np.uint64(below))
+
+    def gaussian(self, count: int, deviation: float) -> _Whole:
+        """Return discrete Gaussian noise, int64 `[count]`.
+
+        Args:
+            count: how many.
+            deviation: in steps, `LEAST_STEPS` at least.
+        """
+        if not LEAST_STEPS <= deviation < 2**40:
+            raise ValueError(f"a deviation of {deviation} steps, must be {LEAST_STEPS} to 2^40")
+        made, again = self._proposed(count, deviation)
+        while len(again):
+            made[again], others = self._proposed(len(again), deviation)
+            again = again[others]
+        return made
+
+    def _proposed(self, count: int, deviation: float) -> tuple[_Whole, NDArray[np.intp]]:
+        """Return whole numbers, and the places of those that are to be drawn anew."""
+        table = _table(deviation)
+        cells = self._inverted(count, table)
+        if not table.bits:
+            return cells, np.empty(0, np.intp)
+        within = (self.words(count) >> np.uint64(64 - table.bits)).astype(np.int64)
+        made = (cells << table.bits) + within
+        luck = self.uniform(count).numpy()
+        unsure = np.flatnonzero(luck > table.surely)
+        likeliest = _likeliest(cells[unsure], table.bits)
+        excess = np.square(made[unsure].astype(np.float64)) - np.square(likeliest)
+        return made, unsure[luck[unsure] > np.exp(-excess / (2 * deviation * deviation))]
+
+    def _inverted(self, count: int, table: _Table) -> _Whole:
+        above, below, words = table.above, table.below, self.words(count)
+        places = table.starts[(words >> np.uint64(64 - _TOP)).astype(np.int64)]
+        places += above[places] < words
+        late = np.flatnonzero(above[places] < words)
+        places[late] = np.searchsorted(above, words[late])
+        for place in np.flatnonzero(above[places] == words):  # one in 10^15
+            low = int(self.words(1)[0])
+            while above[places[place]] == words[place] and below[places[place]] <= low:
+                places[place] += 1
+        return places - len(above) // 2
+
+    def generator(self) -> torch.Generator:
+        """Return a generator of torch whose whole state is of this stream: for what a module draws inside.
+
+        It is a Mersenne twister, so none of its numbers may leave the node. Its initial seed, by which CUDA is seeded,
+        is of 64 bits of the stream; `manual_seed` would make the state of 32, which can be tried out.
+        """
+        state = torch.Generator().manual_seed(0).get_state().numpy().copy()
+        words = self.words(625)
+        state.view(np.uint64)[_TWISTER], state.view(np.uint64)[0] = words[1:] >> np.uint64(32), words[0]
+        made = torch.Generator()
+        made.set_state(torch.from_numpy(state))
+        return made
+
+
+def key_of(secret: bytes, *address: bytes | memoryview) -> bytes:
+    """Return the key of the stream with an address, 32 bytes: another one for every secret and address."""
+    made = hashlib.blake2b(key=secret, digest_size=keys.KEY_BYTES, person=b"fne/draws")
+    for part in address:
+        made.update(len(part).to_bytes(8, "little"))
+        made.update(part)
+    return made.digest()
+
+
+@dataclass(frozen=True)
+class _Table:
+    """Cells of 2^bits whole numbers each, from -n to n - 1, or where bits is 0 numbers from -n to n."""
+
+    bits: int
+    above: _Words
+    """The leading 64 bits of the cells' cumulative probabilities, times 2^128."""
+    below: _Words
+    """The further 64 bits."""
+    starts: _Whole
+    """The first place for each value of a random number's `_TOP` leading bits."""
+    surely: float
+    """With so much luck at most every number of a cell is taken."""
+
+
+@lru_cache(maxsize=64)
+def _table(deviation: float) -> _Table:
+    bits = max(0, math.frexp(deviation)[1] - _CELLS)
+    most = int(_REACH * deviation) >> bits
+    cells = np.arange(-most, most + 1 if bits == 0 else most)
+    likeliest = _likeliest(cells, bits)
+    weights = [int(w * 2.0**140) for w in np.exp(-np.square(likeliest / deviation) / 2).tolist()]
+    total, reached, sums = sum(weights), 0, []
+    for weight in weights:
+        reached += weight
+        sums.append((reached << 128) // total)
+    sums[-1] -= 1  # 2^128 has one bit too many
+    above = np.array([value >> 64 for value in sums], np.uint64)
+    below = np.array([value & (2**64 - 1) for value in sums], np.uint64)
+    starts = np.searchsorted(above, np.arange(2**_TOP, dtype=np.uint64) << np.uint64(64 - _TOP))
+    farthest = (np.abs(likeliest).max() + 2.0**bits) * 2.0**bits / (deviation * deviation)
+    return _Table(bits, above, below, starts.astype(np.int64), math.exp(-farthest))
+
+
+def _likeliest(cells: _Whole, bits: int) -> NDArray[np.float64]:
+    """Return of each cell the number that is nearest to 0."""
+    return (np.where(cells >= 0, cells << bits, ((cells + 1) << bits) - 1)).astype(np.float64)

@@ -1,0 +1,89 @@
+"""The Gaussian mechanism on a grid: what is clipped becomes whole numbers of steps, and the noise is of such, too.
+
+The step is a power of two, fixed by the clip and the noise before any data are seen, and the least with which every
+value that is sent is exact in float32 and as a word of a secure sum: so neither the rounding of a value nor that of a
+sum tells what was there before the noise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from fne.errors import SettingError
+from fne.privacy.draws import LEAST_STEPS, Draws
+
+_EXACT = 2**24
+"""Whole numbers up to this one are exact in float32."""
+_REACH = 13
+"""Deviations that noise does not exceed."""
+_FINEST = 2.0**-32
+"""Least step: words of secure sums have 32 bits behind the binary point."""
+LEAST_NOISE = 2.0**-20
+"""Least standard deviation of noise, in units of the clip: 9.5e-7, of which no account would make anything."""
+
+
+def step_of(multiplier: float, most: float) -> float:
+    """Return the step of the grid, a power of two.
+
+    Args:
+        multiplier: standard deviation of the noise over `most`, above 0.
+        most: largest L2 norm of what it is added to.
+
+    Raises:
+        SettingError: noise so small, or so large, that there is no such grid.
+    """
+    least = max(LEAST_NOISE, LEAST_STEPS * _FINEST / most)
+    if not multiplier >= least:
+        raise SettingError("noise", multiplier, f"0, or at least {least:.3g} for a clip of {most:g}")
+    reach = (1 + _REACH * multiplier) * most
+    if not reach < 2.0**127:
+        raise SettingError("noise", multiplier, f"so small that, times {most:g}, it stays within float32")
+    return max(2.0 ** math.frexp(reach)[1] / _EXACT, _FINEST)
+
+
+def whole(vectors: Tensor, most: float, step: float) -> Tensor:
+    """Return vectors `[.., D]` as whole numbers of steps, float64, none of them longer than `most`.
+
+    They are rounded to the nearest, and where that lengthens one beyond `most`, scaled down a little before.
+
+    Args:
+        vectors: finite, of an L2 norm of at most `most` each.
+        most: largest L2 norm.
+        step: of the grid.
+    """
+    scaled = vectors.double() / step
+    bound, factor = (most / step) ** 2, 0.0
+    rounded = scaled.round()
+    while bool((long := rounded.square().sum(dim=-1, keepdim=True) > bound).any()):
+        factor = max(2 * factor, 2.0**-22)
+        rounded = torch.where(long, (scaled * max(1 - factor, 0.0)).round(), rounded)
+    return rounded
+
+
+def noised(vector: Tensor, multiplier: float, most: float, draws: Callable[[Tensor], Draws] | None) -> Tensor:
+    """Return a vector with discrete Gaussian noise of standard deviation `multiplier * most` on each coordinate.
+
+    Args:
+        vector: float32 `[D]`, finite, of an L2 norm of at most `most`.
+        multiplier: of the noise; 0 adds none and leaves the vector as it is.
+        most: largest L2 norm.
+        draws: gives the node's private stream for noise on this vector, of whole numbers: another one for another
+            vector, so that the difference of two answers has noise in any case.
+
+    Raises:
+        SettingError: see `step_of`.
+    """
+    if not multiplier >= 0:
+        raise SettingError("noise", multiplier, "a number of at least 0")
+    if multiplier == 0:
+        return vector
+    if draws is None:
+        raise ValueError("noise needs the node's private draws")
+    step = step_of(multiplier, most)
+    told = whole(vector, most, step)
+    noise = draws(told).gaussian(told.numel(), multiplier * most / step)
+    return ((told + torch.from_numpy(noise)) * step).float()
