@@ -9,7 +9,7 @@ import torch
 
 from fne.node import Node, Worker
 from fne.registry import Key, register
-from fne.types import Header, LearningTask, Metrics, Request, Result, Round, Tensors
+from fne.types import Header, LearningTask, Metrics, Request, Result, Round, Scalar, Tensors
 
 
 @register("task", "nothing")
@@ -25,6 +25,7 @@ class Trivial:
 
     def __init__(self, task: LearningTask, *, seed: int, rounds: Annotated[int, Key("steps", ge=1)] = 100_000) -> None:
         self.seed, self.horizon, self.step = seed, rounds, 0
+        self.tasks: dict[str, dict[str, Scalar]] = {"nothing": {}}
         self._x = torch.ones(1)
 
     @property

@@ -77,6 +77,7 @@ class OnePlusLambda:
         loss: Annotated[Literal["nmse", "mse", "bce", "cross_entropy"], Key("fitness")] = "cross_entropy",
     ) -> None:
         self.seed, self.horizon, self.step = seed, rounds, 0
+        self.tasks = {"fitness": {"loss": loss}}  # what nodes do for this method, and nothing else
         self._task, self._loss, self._children = task, loss, children
         self._scale = spread * task.layout.scales()
         self._parent = task.layout.flatten(task.new_model(derive_seed(seed, "parent")))

@@ -59,6 +59,7 @@ class Election:
         loss: Annotated[Literal["mse", "cross_entropy"], Key("what nodes vote by")] = "cross_entropy",
     ) -> None:
         self.seed, self.horizon, self.step = seed, rounds, 0
+        self.tasks = {"vote": {"loss": loss}}  # what nodes do for this method, and nothing else
         self._task, self._loss, self._children = task, loss, children
         self._scale = spread * task.layout.scales()
         self._parent = task.layout.flatten(task.new_model(derive_seed(seed, "parent")))

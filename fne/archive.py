@@ -1,7 +1,8 @@
 """What a node has measured: its memory of points and values, and how it is added to.
 
 A node keeps in its memory what it was asked, a row a run: `points [B, C, d]` of the cube, `measured [B, C, M]` (NaN
-where it could not measure, or where nothing was asked), `exact [B, C, M]`, the same without noise, and `asked [B]`.
+where it could not measure, or where nothing was asked), `exact [B, C, M]`, the same without noise, `asked [B]`, and
+`own [B, C]`: whether it is a point that no request named, known to the owner or chosen by the node, and not published.
 Run b of several side by side is the run of seed `header.seed + b`, and draws what that one draws, but for noise.
 
 Requests hold `points`: common `[B, n, d]` for all runs, or private `[r, n, d]` for those in `runs [r]`; a node without
@@ -22,9 +23,9 @@ from fne.objective import Objective, measured
 from fne.privacy import ring
 from fne.types import Header, Request
 
-POINTS, MEASURED, EXACT, ASKED = "points", "measured", "exact", "asked"
+POINTS, MEASURED, EXACT, ASKED, OWN = "points", "measured", "exact", "asked", "own"
 """Names in a node's memory."""
-_NOTHING = {POINTS: 0.0, MEASURED: torch.nan, EXACT: torch.nan}
+_NOTHING = {POINTS: 0.0, MEASURED: torch.nan, EXACT: torch.nan, OWN: 0.0}
 """What stands where nothing was asked."""
 
 
@@ -76,7 +77,13 @@ def measure_asked(nodes: Sequence[Node], request: Request) -> None:
 
 
 def measure_points(
-    nodes: Sequence[Node], runs: Sequence[Tensor], points: Sequence[Tensor], header: Header, *, count: int
+    nodes: Sequence[Node],
+    runs: Sequence[Tensor],
+    points: Sequence[Tensor],
+    header: Header,
+    *,
+    count: int,
+    own: bool = False,
 ) -> None:
     """Let nodes measure points, and keep them with their values.
 
@@ -88,9 +95,10 @@ def measure_points(
         points: of each node, of the cube, `[r, n, d]`; n is the same for all.
         header: of the request.
         count: how many runs go side by side; B.
+        own: whether the nodes chose these points by themselves.
     """
     points = [asked.double() for asked in points]
-    rows = [node for node, own in zip(nodes, runs, strict=True) for _ in own]
+    rows = [node for node, its in zip(nodes, runs, strict=True) for _ in its]
     values, exact = measured(
         [objective_of(node) for node in rows],
         torch.cat(points),
@@ -98,12 +106,13 @@ def measure_points(
         [node.name for node in rows],
         _noise(nodes, runs, points, header),
     )
-    sizes = [len(own) for own in runs]
+    sizes = [len(its) for its in runs]
     found = zip(torch.split(values, sizes), torch.split(exact, sizes), strict=True)
-    for node, own, asked, (value, truth) in zip(nodes, runs, points, found, strict=True):
+    for node, its, asked, (value, truth) in zip(nodes, runs, points, found, strict=True):
         if POINTS not in node.memory:
             node.memory.update(_empty(objective_of(node), count, asked.shape[-1]))
-        _keep(node, own, {POINTS: asked, MEASURED: value, EXACT: truth})
+        hidden = torch.full(asked.shape[:2], own)
+        _keep(node, its, {POINTS: asked, MEASURED: value, EXACT: truth, OWN: hidden})
 
 
 def _noise(nodes: Sequence[Node], runs: Sequence[Tensor], points: Sequence[Tensor], header: Header) -> Tensor:
@@ -127,6 +136,7 @@ def _empty(objective: Objective, runs: int, d: int) -> dict[str, Tensor]:
     repeated = values.repeat(runs, 1, 1)
     return {
         POINTS: points.repeat(runs, 1, 1), MEASURED: repeated, EXACT: repeated,
+        OWN: torch.ones(repeated.shape[:2], dtype=torch.bool),
         ASKED: torch.full((runs,), len(values), dtype=torch.int64),
     }  # fmt: skip
 
@@ -143,6 +153,12 @@ def _keep(node: Node, runs: Tensor, found: dict[str, Tensor]) -> None:
     asked = memory[ASKED].clone()
     asked[runs] += count
     memory[ASKED] = asked
+
+
+def publish(node: Node, points: Tensor) -> None:
+    """Let others know of points `[B, n, d]` that the node has measured; rows of NaN stand for none."""
+    same = (node.memory[POINTS].unsqueeze(2) == points.unsqueeze(1)).all(dim=-1).any(dim=2)
+    node.memory[OWN] = node.memory[OWN] & ~same
 
 
 def held(nodes: Sequence[Node], runs: Sequence[Tensor]) -> tuple[Tensor, Tensor]:

@@ -66,6 +66,11 @@ class Averaging:
         """Whether the horizon is reached."""
         return self.step >= self.horizon
 
+    @property
+    def tasks(self) -> Mapping[str, Mapping[str, Scalar]]:
+        """Node tasks that it asks for, with the options that never change."""
+        return {"train": {"loss": self._loss}}
+
     def ask(self, nodes: Sequence[str]) -> Request:
         """Return the global weights for this round's nodes."""
         if not nodes:

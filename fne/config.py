@@ -25,6 +25,7 @@ from fne.sections import (
     DataSection,
     EvaluationSection,
     NamedSection,
+    PolicySection,
     ProblemNodes,
     ProblemSection,
     RunSection,
@@ -75,6 +76,7 @@ class LearningConfig(Config):
     data: DataSection
     model: NamedSection
     evaluation: EvaluationSection
+    policy: PolicySection
 
 
 class SearchConfig(Config):
@@ -83,8 +85,10 @@ class SearchConfig(Config):
     problem: ProblemSection
 
 
-SECTIONS = ("data", "model", "problem", "strategy", "engine", "evaluation", "watch")
+SECTIONS = ("data", "model", "problem", "strategy", "engine", "evaluation", "policy", "watch")
 """In the order in which a config is written."""
+LEARNING = ("data", "model", "evaluation", "policy")
+"""Of these the ones that a search has not."""
 _LAST = ("secure", "wire", "plugins")
 
 
@@ -194,7 +198,7 @@ class _Reader:
         self.load_plugins(tree.get("plugins"))
         searches = "problem" in tree
         self.keys = [*_keys(tree, searches=searches)]
-        also = [key for key in ("data", "model", "evaluation") if searches and key in tree]
+        also = [key for key in LEARNING if searches and key in tree]
         if also:
             self.problems.append(
                 f"{self.source}: problem and {' and '.join(also)}: a run either searches a problem or trains a model "
@@ -237,6 +241,7 @@ class _Reader:
             "data": data | {"partition": self.named("partition", partition, "data.partition")},
             "model": self.named("model", part["model"], "model"),
             "evaluation": self.check(EvaluationSection, part["evaluation"], "evaluation", "evaluation"),
+            "policy": self.check(PolicySection, part["policy"], "policy", "policy"),
         }
 
     def strategy(self, values: dict[str, Any], *, searches: bool) -> dict[str, Any]:
@@ -276,7 +281,7 @@ class _Reader:
         self.problems.append(f"{self.origin(key)}: {key} is missing: {text}")
 
     def section(self, value: Any, key: str) -> dict[str, Any]:
-        named = key not in ("evaluation", "watch")
+        named = key not in ("evaluation", "policy", "watch")
         if value is None:
             return {}
         if isinstance(value, dict):
@@ -384,10 +389,10 @@ def _keys(tree: Mapping[str, Any], *, searches: bool) -> Iterator[str]:
         entry = catalogue(kind).get(name) if isinstance(name, str) else None
         yield from (f"{section}.{key}" for key in (entry.settings if entry else ()))
 
-    left_out = ("data", "model", "evaluation") if searches else ("problem",)
+    left_out = LEARNING if searches else ("problem",)
     models: dict[str, type[BaseModel]] = {
         "": RunSection, "data": DataNodes, "problem": ProblemNodes, "evaluation": EvaluationSection,
-        "watch": WatchSection,
+        "policy": PolicySection, "watch": WatchSection,
     }  # fmt: skip
     sections = [section for section in SECTIONS if section not in left_out]
     yield from sections

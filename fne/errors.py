@@ -75,6 +75,14 @@ class CheckpointError(FneError):
     """A checkpoint that is missing, damaged, or belongs to another run."""
 
 
+class RefusedError(Exception):
+    """Raised by a task for a request that this node will not answer; the text is the reply's reason."""
+
+
+class DeclinedError(RefusedError):
+    """Raised by a task for a request that is the owner's choice, which the owner does not agree to."""
+
+
 class RunError(FneError):
     """A run that cannot go on: too few replies, a full disk. What was checkpointed stays."""
 

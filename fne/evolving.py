@@ -7,7 +7,7 @@ the nodes is here: who evaluates, what crosses the wire, what does not count, va
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -19,7 +19,7 @@ from fne.evolution import shaping
 from fne.evolution.fitness import check_loss
 from fne.evolution.lineage import Lineage
 from fne.evolution.population import cleaned
-from fne.types import Header, LearningTask, Metrics, Reply, Request, Result, Round, Tensors
+from fne.types import Header, LearningTask, Metrics, Reply, Request, Result, Round, Scalar, Tensors
 from fne.validation import Validation
 
 
@@ -115,6 +115,12 @@ class Evolving:
     def done(self) -> bool:
         """Whether the horizon is reached."""
         return self.step >= self.horizon
+
+    @property
+    def tasks(self) -> Mapping[str, Mapping[str, Scalar]]:
+        """Node tasks that it asks for, with the options that never change."""
+        options = {**self._options, "samples": self._choice.samples_per_node}
+        return {"fitness": options} if self._uplink == "fitness" else {"ranking": {**options, "answer": self._uplink}}
 
     def ask(self, nodes: Sequence[str]) -> Request:
         """Return the candidates for the nodes chosen to evaluate them."""

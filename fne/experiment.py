@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -22,6 +23,7 @@ from fne.evolution.genome import Layout, buffers_of
 from fne.evolution.lineage import Lineage, Replica
 from fne.members import member, new_strategy
 from fne.node import Node, Secrets, Worker
+from fne.privacy.policy import Policy
 from fne.randomness import seeded_initialisation
 from fne.settings import check
 from fne.types import Dataset, LearningTask, Request, Samples, Strategy, Tensors
@@ -152,10 +154,44 @@ def build(config: LearningConfig) -> Experiment:
         replica=Replica(functools.partial(new_lineage, task)),
     )
     request = strategy.ask(tuple(sorted(nodes)))  # more nodes than there are, and the like: before there is a folder
+    allowed = policy_of(config, strategy)
+    for node in worker.nodes.values():
+        node.policy = allowed
     config = config.with_values({"wire": _wire(config, strategy, request)})
     check_quorum(config, len(request.nodes))
     check_away(config, "with a method that is not federated: its one node is always there" if pooled else "")
     return Experiment(config, dataset, nodes, evaluator, task, strategy, worker)
+
+
+def policy_of(config: LearningConfig, strategy: Strategy) -> Policy:
+    """Return what the nodes of a simulation answer: what the strategy asked for first, and what the config says.
+
+    Raises:
+        SettingError: the strategy asks for what the config does not let nodes answer.
+    """
+    given, terms = config.policy, member(strategy, "terms")
+    named = f"with strategy.name = {config.strategy.name!r}"
+    if terms is None:
+        for key in ("noise", "clip", "answers", "epsilon", "delta"):
+            if getattr(given, key) is not None:
+                raise SettingError(f"policy.{key}", getattr(given, key), f"null {named}, whose answers have no noise")
+        return Policy(strategy.tasks)
+    noise, clip = terms()
+    if given.noise is not None and given.noise > noise:
+        raise SettingError("policy.noise", given.noise, f"null, or at most {noise:g}: what a node adds {named}")
+    if given.clip is not None and given.clip < clip:
+        raise SettingError("policy.clip", given.clip, f"null, or at least {clip:g}: what is clipped {named}")
+    if given.epsilon is not None and not noise:
+        raise SettingError("policy.epsilon", given.epsilon, f"null {named} without noise")
+    delta = given.delta or config.strategy.settings.get("delta", Policy.delta)
+    return Policy(
+        strategy.tasks,
+        noise=noise if given.noise is None else given.noise,
+        clip=clip if given.clip is None else given.clip,
+        answers=strategy.horizon if given.answers is None else given.answers,
+        epsilon=math.inf if given.epsilon is None else given.epsilon,
+        delta=delta,
+    )
 
 
 def engine_values(config: Config, device: torch.device, threads: int) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from torch import Tensor
 from fne.evolution.indicators import non_dominated
 from fne.evolution.real_coded import take
 from fne.releasing import ReleaseWarning, declined, fronts, release_request
-from fne.types import Metrics, Request, Result, Round, Status
+from fne.types import Metrics, Request, Result, Round, Scalar, Status
 from fne.value_search import Arithmetic, means_of, value_request
 
 PROPOSAL, RECALL, MEASUREMENT = range(3)
@@ -58,6 +58,7 @@ class Finals:
         arithmetic: Arithmetic = "float",
     ) -> None:
         runs = sizes["runs"]
+        self._task = "release" if kind == "point" else "release_front"
         self._kind, self._seed, self._runs, self._most, self._arithmetic = kind, seed, runs, most, arithmetic
         self._sizes = dict(sizes)
         self._points = torch.zeros(runs, 0, 0, dtype=torch.float64)
@@ -67,13 +68,17 @@ class Finals:
         self.measured = 0
         """Number of finalists that were measured, of several runs the largest."""
 
+    @property
+    def tasks(self) -> Mapping[str, Mapping[str, Scalar]]:
+        """Node tasks that it asks for, with the options that never change."""
+        return {self._task: {"values": False}, "measure": {"arithmetic": self._arithmetic}}
+
     # ------------------------------------------------------------------------------------------------ ask
     def ask(self, place: int, step: int, nodes: Sequence[str]) -> Request:
         """Return the request of one of the three steps."""
         self._asked = len(nodes)
         if place == PROPOSAL:
-            task = "release" if self._kind == "point" else "release_front"
-            return release_request(self._seed, step, nodes, task, sizes=self._sizes, values=False)
+            return release_request(self._seed, step, nodes, self._task, sizes=self._sizes, values=False)
         return value_request(
             self._seed, step, self._points, [nodes] * self._runs, recall=place == RECALL, arithmetic=self._arithmetic,
             objectives=self._sizes["objectives"],

@@ -62,4 +62,4 @@ def measure_chosen(node: Node, header: Header, runs: Tensor, chosen: Sequence[Te
     """Let the node measure the chosen points of each run, those with the same number of points together."""
     for size in sorted({len(points) for points in chosen}):
         rows = [i for i, points in enumerate(chosen) if len(points) == size]
-        measure_points([node], [runs[rows]], [torch.stack([chosen[i] for i in rows])], header, count=count)
+        measure_points([node], [runs[rows]], [torch.stack([chosen[i] for i in rows])], header, count=count, own=True)

@@ -12,7 +12,7 @@ Points lie in the cube [-1, 1]^d.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -147,6 +147,19 @@ class FrontSearch:
         return self._participation(self._place()[0], [name for name in nodes if name not in self._lost])
 
     # ------------------------------------------------------------------------------------------------ ask
+    @property
+    def tasks(self) -> Mapping[str, Mapping[str, Scalar]]:
+        """Node tasks that it asks for, with the options that never change."""
+        return {
+            "front_fit": {"surrogate": self._surrogate, "arithmetic": self._arithmetic},
+            "front_predict": {"surrogate": self._surrogate, "arithmetic": self._arithmetic},
+            "select": {
+                "arithmetic": self._arithmetic, "population": self._population, "weight": self._weight,
+                "publish": self.publishes,
+            },
+            **(self._finals.tasks if self._finals else {"release_front": {"values": True}} if self.releases else {}),
+        }  # fmt: skip
+
     def ask(self, nodes: Sequence[str]) -> Request:
         """Return the request for surrogates, for predictions of candidates to the chosen node, or for the release."""
         round_, generation = self._place()

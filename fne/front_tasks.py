@@ -28,11 +28,11 @@ from torch import Tensor
 
 from fne import randomness
 from fne.archive import CUBE, as_words, held, measure_asked, objective_of, runs_of
-from fne.errors import RunError
+from fne.errors import DeclinedError, RunError
 from fne.evolution import rvea
 from fne.evolution.real_coded import take
 from fne.front_choice import chosen_points, measure_chosen, padded
-from fne.node import DeclinedError, Node, Worker
+from fne.node import Node, Worker
 from fne.payloads import Entry, Payload
 from fne.payloads import Kind as PayloadKind
 from fne.privacy import ring

@@ -34,7 +34,8 @@ def _is_method(value: Any) -> bool:
     return True
 
 
-VALUES, METHODS = ("seed", "step", "horizon", "done"), ("ask", "tell", "state_dict", "load_state_dict", "result")
+VALUES = ("seed", "step", "horizon", "done", "tasks")
+METHODS = ("ask", "tell", "state_dict", "load_state_dict", "result")
 """Members that every strategy has: values (or properties), and methods."""
 
 KINDS: dict[str, Callable[[Any], bool]] = {
@@ -54,6 +55,12 @@ _WORDS = {
     "lineage": "a fne.evolution.lineage.Lineage",
     "tensors": "a mapping of tensors by name",
 }
+
+
+_TASKS = (
+    "it maps the node tasks that the strategy asks for, which alone nodes will do, to those of their options that "
+    'never change, such as {"fitness": {"loss": "mse"}}, or {"fitness": {}}'
+)
 
 
 @dataclass(frozen=True)
@@ -76,6 +83,7 @@ MEMBERS = {
     "validates": Member("true or false", True, "whether validation data are looked at; else they may be empty"),
     "champion": Member("method", None, "returns the Result that watch.champions keeps; without it: result()"),
     "population": Member("method", None, "returns weights [n, D] of trade-offs and the rows of front.csv"),
+    "terms": Member("method", None, "returns the least noise and the largest clip that it asks nodes for"),
     "privacy": Member("method", None, "returns the account of privacy for the summary, a mapping"),
     "lineage": Member("lineage", None, "what nodes can make by themselves, for wire = lineage"),
     "decision": Member("tensors", None, "by which tell advanced the lineage last; None before"),
@@ -115,9 +123,13 @@ def check_members(strategy: Strategy) -> None:
     for name in (*VALUES, *METHODS):
         what = "a method" if name in METHODS else "a value or a property, and no method"
         if not hasattr(strategy, name):
-            raise FneError(f"{type(strategy).__name__} has no {name}, which every strategy has, as {what}")
+            hint = f"; {_TASKS}" if name == "tasks" else ""
+            raise FneError(f"{type(strategy).__name__} has no {name}, which every strategy has, as {what}{hint}")
         if callable(getattr(strategy, name)) != (name in METHODS):
             raise FneError(f"{type(strategy).__name__}.{name} must be {what}")
+    tasks = strategy.tasks
+    if not (isinstance(tasks, Mapping) and all(isinstance(options, Mapping) for options in tasks.values())):
+        raise FneError(f"{type(strategy).__name__}.tasks = {tasks!r:.60}: {_TASKS}")
     for name in MEMBERS:
         member(strategy, name)
 

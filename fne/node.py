@@ -18,24 +18,17 @@ import torch
 from torch import Tensor, nn
 
 from fne import randomness, registry, settings, wire
-from fne.errors import FneError, RunError, WriteError
+from fne.errors import DeclinedError, FneError, RefusedError, RunError, WriteError
 from fne.evolution.evaluate import Evaluator
 from fne.evolution.lineage import BehindError, Replica
 from fne.objective import Objective
 from fne.privacy.draws import Draws, key_of
 from fne.privacy.hidden import Hidden
+from fne.privacy.policy import KEY_BYTES, Ledger, Policy
 from fne.types import PROTOCOL_VERSION, Header, Reply, Request, Samples, Scalar, Status, Tensors
 
 if TYPE_CHECKING:
     from fne.privacy.session import Session
-
-
-class RefusedError(Exception):
-    """Raised by a task for a request that this node will not answer; the text is the reply's reason."""
-
-
-class DeclinedError(RefusedError):
-    """Raised by a task for a request that is the owner's choice, which the owner does not agree to."""
 
 
 class Secrets(Hidden):
@@ -75,7 +68,7 @@ class Node:
     """One data holder: its samples (on the worker's device), its memory between steps, its secrets.
 
     In a search it has an `objective` in the samples' place. `shift`: how far its inputs are moved at most whenever they
-    are taken for training, see `fne.augment`.
+    are taken for training, see `fne.augment`. `policy` is what its owner lets it answer, `ledger` its own account.
     A task replaces the tensors in `memory`, it does not write into them: a failed task is undone by name.
     """
 
@@ -85,6 +78,29 @@ class Node:
     memory: dict[str, Tensor] = field(default_factory=dict)
     shift: int = 0
     objective: Objective | None = None
+    policy: Policy = field(default_factory=Policy)
+    ledger: Ledger = field(default_factory=Ledger)
+
+    def allow(self, request: Request, parties: int = 1) -> None:
+        """Hold a request to the node's policy, and take what its answer costs into the node's account.
+
+        Args:
+            request: whose task is none of the protocol of secure sums, but may be what these carry.
+            parties: nodes whose noise is in what the server sees: more than one where it sees their sum alone.
+
+        Raises:
+            RefusedError: the policy does not allow the answer.
+            FneError: there is no such task, or it has no such options.
+        """
+        self.policy.check_task(request.task, task_of(request).keywords)
+        charge = registry.traits("task", request.task).get("charge")
+        releases = tuple(charge(request, self.name, parties)) if charge else ()
+        self.policy.check_releases(request.task, releases)
+        if releases:
+            header = request.header
+            said = repr((header.protocol, header.run, header.seed, header.step, header.attempt)).encode()
+            key = hashlib.blake2b(said + self._asked(request), digest_size=KEY_BYTES)
+            self.ledger.add(key.digest(), releases, self.policy)
 
     def generator(self, header: Header, purpose: str) -> torch.Generator:
         """Return the public generator for this step: anybody who knows the run's seed can repeat it."""
@@ -102,16 +118,20 @@ class Node:
 
     def answering(self, request: Request) -> Callable[..., Draws]:
         """Return `draws(purpose, *values)` for the answer to a request, which the address has besides."""
-        given = payload_of(request, self)
-        asked = hashlib.blake2b(repr((request.task, sorted(request.options.items()), sorted(given))).encode())
-        for part in _written([given[name] for name in sorted(given)]):
-            asked.update(part)
-        digest = torch.frombuffer(bytearray(asked.digest()), dtype=torch.uint8)
+        asked = torch.frombuffer(bytearray(self._asked(request)), dtype=torch.uint8)
 
         def draws(purpose: str, *values: Tensor) -> Draws:
-            return self.draws(request.header, purpose, digest, *values)
+            return self.draws(request.header, purpose, asked, *values)
 
         return draws
+
+    def _asked(self, request: Request) -> bytes:
+        """Return a digest of what a request asks of this node, but for the header."""
+        given = payload_of(request, self)
+        made = hashlib.blake2b(repr((request.task, sorted(request.options.items()), sorted(given))).encode())
+        for part in _written([given[name] for name in sorted(given)]):
+            made.update(part)
+        return made.digest()
 
 
 class Worker:
@@ -132,7 +152,7 @@ class Worker:
         self.pinned: Mapping[str, bytes] = {}
         """Public signing keys of the run's nodes, by which secure sums know whose key is whose."""
         self.only: Collection[str] = ()
-        """Tasks that are answered, others are refused; none: all are."""
+        """Tasks that are answered in a run with secure sums, others are refused; none: it has no secure sums."""
         self._evaluator = evaluator
         self._device = device or torch.device("cpu")
 
@@ -186,6 +206,27 @@ class Worker:
         yield from self._run(hosted, request)
 
     def _run(self, nodes: Sequence[Node], request: Request) -> Iterator[Reply]:
+        """Yield what the nodes answer; those whose policy does not allow it are not asked."""
+        refused: dict[str, Reply] = {}
+        for node in nodes:
+            try:
+                self._allow(node, request)
+            except Exception as error:  # a request may be anything
+                status = Status.REFUSED if isinstance(error, FneError) else _status(error)
+                reason = _reason(error, tell=node.secrets.simulated)
+                refused[node.name] = Reply(request.header, node.name, status, reason)
+        answers = self._answers([node for node in nodes if node.name not in refused], request)
+        for node in nodes:
+            yield refused.get(node.name) or next(answers)
+        yield from answers  # to their end, which may tell that a task has gone wrong
+
+    def _allow(self, node: Node, request: Request) -> None:
+        if not registry.traits("task", request.task).get("protocol"):
+            node.allow(request)
+        elif not self.only and node.policy.tasks is not None:
+            raise RefusedError(f"this node's policy allows no task {request.task!r}: the run has no secure sums")
+
+    def _answers(self, nodes: Sequence[Node], request: Request) -> Iterator[Reply]:
         pending = list(nodes)
         asked = replace(request, nodes=())  # another engine's worker hosts others: no task may depend on them
         try:
@@ -220,7 +261,7 @@ class Worker:
                     ) from error
                 if answered == 0 and len(pending) > 1:  # a shared pass broke: who is to blame shows one by one
                     for node in pending:
-                        yield from self._run([node], request)
+                        yield from self._answers([node], request)
                     return
                 status = _status(error)
                 culprit = pending[answered]
@@ -228,8 +269,12 @@ class Worker:
                 pending = pending[answered + 1 :]
 
 
-def task_of(request: Request) -> Callable[[Worker, Sequence[Node], Request], Iterator[Tensors]]:
-    """Return a request's task, to be called once a worker; raises `FneError` for an unknown one or wrong options."""
+def task_of(request: Request) -> functools.partial[Iterator[Tensors]]:
+    """Return a request's task with all of its options, to be called once a worker with it, its nodes and the request.
+
+    Raises:
+        FneError: there is no such task, or it has no such options.
+    """
     task = registry.load("task", request.task)
     odd = [key for key, value in request.options.items() if not isinstance(value, int | float | str | bool)]
     if odd:

@@ -114,6 +114,16 @@ class PrivateAveraging:
             "epsilon": self._account.accountant().epsilon(self._delta, tight=False).rdp,
         }  # fmt: skip
 
+    @property
+    def tasks(self) -> Mapping[str, Mapping[str, Scalar]]:
+        """Node tasks that it asks for."""
+        return {self._node_task: {"loss": self._loss}}
+
+    def terms(self) -> tuple[float, float]:
+        """Return the noise that each node of this round adds, in clips, and the clip."""
+        options = self._options(len(self._asked))
+        return float(options["noise"]), float(options["clip"])
+
     def privacy(self) -> dict[str, Any]:
         """Return the accounted privacy of the run, as `fne.privacy.accountant.report` has it."""
         units = None if self._account.records else len(self._names)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fne import randomness
-from fne.archive import ASKED, MEASURED, POINTS, as_words, held, measure_asked, objective_of, runs_of
+from fne.archive import ASKED, MEASURED, OWN, POINTS, as_words, held, measure_asked, objective_of, runs_of
 from fne.evolution.real_coded import take
 from fne.node import Node, Worker, payload_of
 from fne.payloads import Entry, Kind, Payload
@@ -44,7 +44,8 @@ def measure_task(
     Takes common `points [B, n, d]` and `runs`. Yields `value [B, n, M]`, float64, or with `fixed` int64 words, and
     `count [B, n]`, int64: zeros where the node cannot measure, its measurement failed, it takes no part in the run, or
     its owner declines to release what it finds. Of a point that the node has measured more than once, `recall` tells
-    the first value, and what is measured now is told otherwise.
+    the first value, and what is measured now is told otherwise. Points that a node chose by itself, or that its owner
+    knew, `recall` knows only once they are published.
 
     Raises:
         RunError: a value is beyond the range of the ring.
@@ -112,9 +113,12 @@ def surrogate_task(
 
 
 def _recalled(node: Node, runs: Tensor, points: Tensor) -> Tensor:
-    """Return what the node measured first at points `[r, n, d]`, `[r, n, M]`, NaN where it measured nothing."""
+    """Return what the node measured first at points `[r, n, d]`, `[r, n, M]`, NaN where it measured nothing.
+
+    Of points that are its own and not published nothing is told: neither values, nor that it has measured them.
+    """
     kept, values = node.memory[POINTS][runs], node.memory[MEASURED][runs]
-    valid = values.isfinite().all(dim=2)
+    valid = values.isfinite().all(dim=2) & ~node.memory[OWN][runs]
     same = (kept.unsqueeze(1) == points.unsqueeze(2)).all(dim=-1) & valid.unsqueeze(1)
     found = take(values, same.int().argmax(dim=2))
     return found.where(same.any(dim=2).unsqueeze(2), torch.nan)

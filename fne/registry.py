@@ -46,8 +46,11 @@ TAKEN = {
 }  # fmt: skip
 """Keys of the config section itself, which no setting of these kinds can have."""
 
-TRAITS: dict[str, tuple[str, ...]] = {"task": ("payload",)}
-"""Traits that each kind may declare: `payload` is what a node task yields, see `fne.payloads`."""
+TRAITS: dict[str, tuple[str, ...]] = {"task": ("payload", "charge", "protocol")}
+"""Traits that each kind may declare. Of a node task `payload` is what it yields, see `fne.payloads`; `charge` what an
+answer tells under noise: a function of the request, the node's name and the number of nodes whose noise is in what the
+server sees, which returns `fne.privacy.policy.Release`s; `protocol` whether it is a part of secure sums, which carry
+other tasks."""
 
 T = TypeVar("T")
 

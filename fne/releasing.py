@@ -15,10 +15,10 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from fne.archive import CUBE, MEASURED, POINTS, objective_of
-from fne.errors import DataWarning, RunError
+from fne.archive import CUBE, MEASURED, POINTS, objective_of, publish
+from fne.errors import DataWarning, DeclinedError, RunError
 from fne.evolution.indicators import front_of
-from fne.node import DeclinedError, Node, Worker
+from fne.node import Node, Worker
 from fne.payloads import Entry, Payload
 from fne.registry import Key, register
 from fne.types import Header, Request, Result, Round, Scalar, Tensors
@@ -71,6 +71,7 @@ def release_task(
         rows = torch.arange(len(best))
         point, value = node.memory[POINTS][rows, best], found[rows, best]
         told = {"point": point.where(value.isfinite().unsqueeze(1), torch.nan)}
+        publish(node, told["point"].unsqueeze(1))
         yield {**told, "value": value} if values else told
 
 
@@ -90,6 +91,7 @@ def release_front_task(
     for node in nodes:
         check_release(node)
         points, found = fronts(node.memory[POINTS], node.memory[MEASURED])
+        publish(node, points)
         yield {"points": points, "values": found} if values else {"points": points}
 
 

@@ -20,6 +20,7 @@ from fne.experiment import POOLED, check_away, check_quorum, engine_values
 from fne.members import member, new_strategy
 from fne.node import Node, Secrets, Worker
 from fne.objective import Objective, read_known, slot
+from fne.privacy.policy import Policy
 from fne.space import FrontTask, Problem, SearchTask
 from fne.types import Samples, Strategy
 
@@ -93,7 +94,10 @@ def build_search(config: SearchConfig) -> Search:
     request = strategy.ask(tuple(sorted(objectives)))  # what cannot be asked: before there is a folder
     check_quorum(config, member(strategy, "fewest") or len(request.nodes))
     check_away(config, "in a search: all its nodes are there")
-    return Search(config, problem, strategy, worker_of(objectives, config.seed, device))
+    worker = worker_of(objectives, config.seed, device)
+    for node in worker.nodes.values():
+        node.policy = Policy(strategy.tasks)
+    return Search(config, problem, strategy, worker)
 
 
 def _check_objectives(config: SearchConfig, problem: Problem, *, several: bool) -> None:

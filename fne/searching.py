@@ -139,9 +139,10 @@ class SurrogateRounds:
         self._distinct, self._acquisition, self._mu = distinct, acquisition, mu
         self._population, self._generations, self._lr = population, generations, lr
         self._literal = reading == "literal"
-        self._options: dict[str, Scalar] = {
+        self.options: dict[str, Scalar] = {
             "centres": centres, "epochs": epochs, "lr": lr, "reading": reading, "starts": starts, "most": most,
         }  # fmt: skip
+        """Of the nodes' task, always the same."""
         u = torch.stack(
             [torch.randn(centres + 1, generator=g, dtype=torch.float64) for g in draws(seed, runs, "server")]
         )
@@ -171,7 +172,7 @@ class SurrogateRounds:
                 slots = torch.tensor([self._members[run].index(node) for run in runs.tolist()])
                 private.setdefault(node, {})["points"] = self._points[runs, slots].unsqueeze(1)
         header = Header(self._seed, step)
-        return Request(header, "surrogate", addressed, common, private, self._options)
+        return Request(header, "surrogate", addressed, common, private, self.options)
 
     def learn(self, step: int, round_: Round, *, propose: bool = True) -> Metrics:
         """Average the networks that came back and, if wanted, find the points to be measured next.

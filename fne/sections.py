@@ -86,6 +86,23 @@ class ProblemSection(ProblemNodes, NamedSection):
         return {"name": self.name, **own, **self.settings}
 
 
+class PolicySection(Section):
+    """What a simulated node answers at most, whatever the server asks for: fixed before the first request.
+
+    Null is what the method says that it asks for.
+    """
+
+    noise: Annotated[
+        float | None, Key("least of a node's own noise on an answer, of what it is added to: in clips", ge=0)
+    ] = None
+    clip: Annotated[float | None, Key("largest L2 norm of what noise is added to", gt=0)] = None
+    answers: Annotated[
+        int | None, Key("most requests that a node answers with noise; null: one a round", unit="requests", ge=1)
+    ] = None
+    epsilon: Annotated[float | None, Key("most that a node's own account comes to, by RDP; null: any", gt=0)] = None
+    delta: Annotated[float | None, Key("of that account; null: the strategy's, or 1e-05", gt=0, lt=1)] = None
+
+
 class EvaluationSection(Section):
     """How a population meets the data: results agree on every path, time and memory do not."""
 

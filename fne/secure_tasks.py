@@ -24,9 +24,9 @@ from typing import Annotated
 
 import torch
 
-from fne.errors import RunError
+from fne.errors import RefusedError, RunError
 from fne.gather import OWNERS_CHOICE
-from fne.node import Node, RefusedError, Worker, task_of
+from fne.node import Node, Worker, task_of
 from fne.payloads import Entry, Form, Payload
 from fne.privacy.dealing import DIGEST_BYTES, DIGESTS
 from fne.privacy.hidden import ProtocolError
@@ -52,7 +52,7 @@ from fne.privacy.messages import (
     words_of,
     words_tensor,
 )
-from fne.privacy.protocol import DEALT_BYTES, SEALED_BYTES, Errand, Tag, threshold
+from fne.privacy.protocol import DEALT_BYTES, SEALED_BYTES, Errand, Tag, enough, threshold
 from fne.privacy.ring import OutOfRangeError
 from fne.privacy.session import Session
 from fne.privacy.shares import SHARE_BYTES
@@ -99,7 +99,7 @@ def keys_payload(request: Request, node: str) -> Payload:
     return {"key": Entry("bytes", (1, KEY_BYTES)), "signature": Entry("bytes", (1, SIGNATURE_BYTES))}
 
 
-@register("task", "secure_keys", payload=keys_payload)
+@register("task", "secure_keys", payload=keys_payload, protocol=True)
 def keys_task(worker: Worker, nodes: Sequence[Node], request: Request) -> Iterator[Tensors]:
     """Begin a session with new keys. Yields `key`, uint8 `[1, 32]`, and `signature`, uint8 `[1, 64]`."""
     for node in nodes:
@@ -109,7 +109,12 @@ def keys_task(worker: Worker, nodes: Sequence[Node], request: Request) -> Iterat
         yield {"key": rows([key]), "signature": rows([signature])}
 
 
-@register("task", "secure_peers", payload=lambda request, node: {"echo": Entry("bytes", (1, SIGNATURE_BYTES))})
+def peers_payload(request: Request, node: str) -> Payload:
+    """Return what `secure_peers` yields: a signed digest of the list of keys."""
+    return {"echo": Entry("bytes", (1, SIGNATURE_BYTES))}
+
+
+@register("task", "secure_peers", payload=peers_payload, protocol=True)
 def peers_task(
     worker: Worker,
     nodes: Sequence[Node],
@@ -128,7 +133,7 @@ def peers_task(
         yield {"echo": rows([echo])}
 
 
-@register("task", "secure_confirm", payload=lambda request, node: {})
+@register("task", "secure_confirm", payload=lambda request, node: {}, protocol=True)
 def confirm_task(worker: Worker, nodes: Sequence[Node], request: Request) -> Iterator[Tensors]:
     """Check that all have the same list. Takes `members [m]` and their `echoes [m, 64]`, yields nothing."""
     with _refusing():
@@ -151,7 +156,7 @@ def offer_payload(request: Request, node: str) -> Payload:
     }  # fmt: skip
 
 
-@register("task", "secure_offer", payload=offer_payload)
+@register("task", "secure_offer", payload=offer_payload, protocol=True)
 def offer_task(
     worker: Worker,
     nodes: Sequence[Node],
@@ -189,8 +194,10 @@ def offer_task(
     work = replace(request, header=header, task=task, options=wanted, common=common, relay=to)
     asked = digest_of(work, clip=clip)
     then = None if to is None else Request(header, to.task, to.nodes, options=to.options)
-    if then is not None:
-        task_of(then)  # what is wrong with it shows before there is work
+    for node in nodes:  # what is wrong shows before there is work
+        node.allow(work, enough(len(members)))
+        if then is not None:
+            node.allow(then)
     for node, payload in zip(nodes, _done(worker, nodes, work), strict=True):
         form, errand = Form.of(payload), None
         if then is not None and receiver is not None:
@@ -213,7 +220,7 @@ def deal_payload(request: Request, node: str) -> Payload:
     return {"receipts": Entry("bytes", (len(request.common[MEMBERS]) - 1, DIGEST_BYTES))}
 
 
-@register("task", "secure_deal", payload=deal_payload)
+@register("task", "secure_deal", payload=deal_payload, protocol=True)
 def deal_task(
     worker: Worker,
     nodes: Sequence[Node],
@@ -240,7 +247,7 @@ def vector_payload(request: Request, node: str) -> Payload:
     return {"vector": Entry("int", ("words",)), "mark": Entry("int", (1,), least=number, most=number)}
 
 
-@register("task", "secure_vector", payload=vector_payload)
+@register("task", "secure_vector", payload=vector_payload, protocol=True)
 def vector_task(
     worker: Worker,
     nodes: Sequence[Node],
@@ -260,7 +267,12 @@ def vector_task(
         yield {"vector": words_tensor(words), "mark": torch.tensor([mark(tag)])}
 
 
-@register("task", "secure_shares", payload=lambda request, node: {"shares": Entry("bytes", (None, SHARE_BYTES))})
+def shares_payload(request: Request, node: str) -> Payload:
+    """Return what `secure_shares` yields: a share for each participant."""
+    return {"shares": Entry("bytes", (None, SHARE_BYTES))}
+
+
+@register("task", "secure_shares", payload=shares_payload, protocol=True)
 def shares_task(
     worker: Worker,
     nodes: Sequence[Node],
@@ -283,7 +295,7 @@ def shares_task(
         yield {"shares": rows(shares)}
 
 
-@register("task", "secure_rest", payload=lambda request, node: {"masks": Entry("int", ("words",))})
+@register("task", "secure_rest", payload=lambda request, node: {"masks": Entry("int", ("words",))}, protocol=True)
 def rest_task(
     worker: Worker,
     nodes: Sequence[Node],
@@ -298,7 +310,7 @@ def rest_task(
         yield {"masks": words_tensor(words)}
 
 
-@register("task", "secure_receive")
+@register("task", "secure_receive", protocol=True)
 def receive_task(
     worker: Worker,
     nodes: Sequence[Node],

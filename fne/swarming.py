@@ -7,7 +7,7 @@ nodes are no comparison: where a node fails, or comes back, the step moves no pa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -19,7 +19,7 @@ from fne.evolution.fitness import check_loss, output_of, separable
 from fne.evolution.population import cleaned
 from fne.evolution.reduction import LOSSES, MOST_GENES
 from fne.evolution.swarm import Swarm, gains, owners
-from fne.types import Header, LearningTask, Metrics, Request, Result, Round, Tensors
+from fne.types import Header, LearningTask, Metrics, Request, Result, Round, Scalar, Tensors
 from fne.validation import Validation
 
 
@@ -84,6 +84,11 @@ class Swarming:
     def done(self) -> bool:
         """Whether the horizon is reached."""
         return self.step >= self.horizon
+
+    @property
+    def tasks(self) -> Mapping[str, Mapping[str, Scalar]]:
+        """Node tasks that it asks for, with the options that never change."""
+        return {"fitness": self._options}
 
     def ask(self, nodes: Sequence[str]) -> Request:
         """Return the particles' trials, or where their losses are not known the particles, for all nodes."""

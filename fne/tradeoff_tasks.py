@@ -13,7 +13,9 @@ from torch import Tensor
 from fne.descent import descend_together
 from fne.node import Node, Worker
 from fne.payloads import COUNT, Entry, Payload
+from fne.privacy.accountant import WEIGHTS, Mechanism, multiplier
 from fne.privacy.compression import prepare
+from fne.privacy.policy import Release
 from fne.registry import Key, register
 from fne.types import Request, Tensors
 
@@ -27,7 +29,25 @@ def candidates_payload(request: Request, node: str) -> Payload:
     return {**updates, "diverged": Entry("bytes", (count,), most=1), "samples": COUNT}
 
 
-@register("task", "train_candidates", payload=candidates_payload)
+def candidates_charge(request: Request, node: str, parties: int) -> tuple[Release, ...]:
+    """Return what `train_candidates` releases: the noised update of each candidate, which the server sees."""
+    clip, literal = float(request.options["clip"]), request.options["order"] == "literal"
+    share = share_of(str(request.options["noise"]), request.common["parameters"].shape[1])
+    noises = [float(noise) * share if clip else 0.0 for noise in request.common["noises"]]
+    clipped = WEIGHTS if literal else "update"
+    return tuple(
+        Release(noise, clip or math.inf, Mechanism(
+            multiplier(noise, "replace_one"), clipped, clip or 1.0, adjacency="replace_one", adversary="uploads",
+        )) for noise in noises
+    )  # fmt: skip
+
+
+def share_of(noise: str, size: int) -> float:
+    """Return what of the noise each of `size` weights gets: all, or with "total" a share of it."""
+    return 1.0 if noise == "coordinate" else 1 / math.sqrt(size)
+
+
+@register("task", "train_candidates", payload=candidates_payload, charge=candidates_charge)
 def train_candidates_task(
     worker: Worker,
     nodes: Sequence[Node],
@@ -52,7 +72,7 @@ def train_candidates_task(
     """
     layout = worker.evaluator.layout
     common = request.common
-    scale = 1.0 if noise == "coordinate" else 1 / math.sqrt(layout.size)
+    scale = share_of(noise, layout.size)
     for node in nodes:
         told: dict[str, Tensor] = {}
         starts = common["parameters"]

@@ -25,7 +25,7 @@ from fne.privacy.compression import decode
 from fne.privacy.score import NOTE, score_eq7, score_note
 from fne.randomness import derive_seed, draw_nodes, generator
 from fne.tradeoff_genes import Genes, Sending
-from fne.tradeoff_tasks import UPDATE
+from fne.tradeoff_tasks import UPDATE, share_of
 from fne.types import Header, LearningTask, Metrics, Request, Result, Round, Scalar
 
 _WORST = 1e30
@@ -157,6 +157,11 @@ class Tradeoffs:
         """Whether the horizon is reached."""
         return self.step >= self.horizon
 
+    @property
+    def tasks(self) -> Mapping[str, Mapping[str, Scalar]]:
+        """Node tasks that it asks for, with the options that never change."""
+        return {"train_candidates": self._options}
+
     def ask(self, nodes: Sequence[str]) -> Request:
         """Return the weights of all that are being evaluated, for this round's nodes."""
         self._names.update(nodes)
@@ -282,11 +287,15 @@ class Tradeoffs:
         ).value
 
     # ------------------------------------------------------------------------------------------------ privacy
+    def terms(self) -> tuple[float, float]:
+        """Return the least noise on a weight, in clips, that an individual can have, and the clip."""
+        least = self._genes.least_noise * share_of(self._sending.noise, self._initial.numel())
+        return least, self._sending.clip or math.inf
+
     def _mechanism(self, sigma: float) -> Mechanism:
         """Return what a round of one individual releases: each node's noised update, seen by the server."""
         sending = self._sending
-        size = 1.0 if sending.noise == "coordinate" else math.sqrt(self._initial.numel())
-        z = multiplier(sigma, "replace_one") / size
+        z = multiplier(sigma * share_of(sending.noise, self._initial.numel()), "replace_one")
         clipped = "update" if sending.order == "proper" else WEIGHTS
         return Mechanism(z, clipped, sending.clip or 1.0, adjacency="replace_one", adversary="uploads")
 

@@ -292,6 +292,14 @@ class Strategy(Protocol):
     seed: int
 
     @property
+    def tasks(self) -> Mapping[str, Mapping[str, Scalar]]:
+        """Node tasks that it asks for, those of its relays among them, with the options that never change.
+
+        Nodes do these alone: what a method hides, no other task tells.
+        """
+        ...
+
+    @property
     def step(self) -> int:
         """Number of asks that were answered."""
         ...

@@ -6,7 +6,7 @@ Shapes: `B` runs side by side, `n` points known, `q` points a step, `d` variable
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -151,6 +151,11 @@ class ValueSearch:
     def done(self) -> bool:
         """Whether the horizon is reached."""
         return self.step >= self.horizon
+
+    @property
+    def tasks(self) -> Mapping[str, Mapping[str, Scalar]]:
+        """Node tasks that it asks for, with the options that never change."""
+        return {"measure": {"arithmetic": "float", "recall": False}}
 
     def ask(self, nodes: Sequence[str]) -> Request:
         """Return the start, or the points that the rule proposes."""

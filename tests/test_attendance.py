@@ -37,6 +37,10 @@ def train_at_few(
 
 
 class AtFew(Averaging):
+    @property
+    def tasks(self):
+        return {"train_at_few": {"few": "node-000", "every": self.every}}
+
     def ask(self, nodes):
         few = {"few": "node-000", "every": self.every}
         return replace(super().ask(nodes), task="train_at_few", options=few)

@@ -52,6 +52,7 @@ def test_everything_is_filled_in() -> None:
             "path": "table", "tiles": "node", "memory": 500_000_000, "chunk": None, "tile": None,
             "together": 0, "batch_norm": "identity",
         },
+        "policy": dict.fromkeys(["noise", "clip", "answers", "epsilon", "delta"]),
         "watch": {"every": 1, "checkpoint_every": 50, "tensorboard": True, "target": None, "champions": 0},
         "secure": False,
         "wire": "tensors",

@@ -20,14 +20,16 @@ import fne
 from fne import registry
 from fne.cli import app
 from fne.config import load_config
-from fne.sections import EvaluationSection, ProblemNodes, WatchSection
+from fne.sections import EvaluationSection, PolicySection, ProblemNodes, WatchSection
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted((ROOT / "docs").glob("*.md"))
 TEXTS = [*PAGES, *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md") if (ROOT / name).is_file())]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 CONFIGS = sorted((ROOT / "examples").glob("*.yaml"))
-FIXED: dict[str, type[BaseModel]] = {"evaluation": EvaluationSection, "watch": WatchSection}
+FIXED: dict[str, type[BaseModel]] = {
+    "evaluation": EvaluationSection, "policy": PolicySection, "watch": WatchSection,
+}  # fmt: skip
 PAGE_OF = {
     "fne": "fne.md", "fedavg": "baselines.md", "fedprox": "baselines.md", "centralised": "baselines.md",
     "dp_fedavg": "baselines.md", "dp_sgd": "baselines.md",

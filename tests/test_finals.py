@@ -193,6 +193,7 @@ def test_the_finals_step_by_step_over_plain_and_secure_sums(secure: bool) -> Non
         values = parabolas(points, torch.zeros(1), [node.name])
         asked = torch.tensor([points.shape[1]])
         node.memory.update({"points": points, "measured": values, "exact": values, "asked": asked})
+        node.memory["own"] = torch.zeros(points.shape[:2], dtype=torch.bool)
     if secure:
         secure_only(worker)
         engine = SecureEngine(engine, worker.pinned)

@@ -222,7 +222,7 @@ def model_of(node: Node) -> Cubic:
             {"common": {"given.first": torch.zeros(1, 12, 2)}},
             "the server sends given.first: what is given comes of a sum",
         ),
-        ({"publish": True}, "its owner does not let all be told which points it chose"),
+        ({"publish": True}, "this node's policy allows task 'select' with publish = false only, not true"),
         ({"to": "release_front"}, "'release_front' is not known to keep to itself what it is given"),
     ],
 )

@@ -21,6 +21,7 @@ from fne.errors import DataWarning, FneError, RunError, SettingError
 from fne.evolution import rvea
 from fne.loop import run
 from fne.node import Secrets, Worker
+from fne.privacy.policy import Policy
 from fne.randomness import chosen_node
 from fne.relaying import Relaying
 from fne.search import Search, build_search
@@ -434,6 +435,7 @@ def test_a_generation_of_the_chosen_node_is_the_papers() -> None:
     search = build_search(load_config(config(infill="aggregator", release=False)))
     names = tuple(sorted(search.worker.nodes))
     (node,) = (search.worker.nodes[name] for name in names[:1])
+    node.policy = Policy()  # the weight and sizes below are none of the search's
     x = 2 * torch.rand(1, 60, 5, generator=draw, dtype=torch.float64) - 1
     predictions = 3 * torch.rand(4, 1, 60, 2, generator=draw, dtype=torch.float64)
     node.memory = {"front.candidates": x}

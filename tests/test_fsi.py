@@ -26,6 +26,7 @@ from fne.evolution.philox import Perturbations, Purpose, Stream
 from fne.evolution.swarm import gains, owners
 from fne.experiment import Experiment, build
 from fne.loop import run
+from fne.privacy.policy import Policy
 from fne.randomness import derive_seed
 from fne.registry import load
 from fne.swarming import owners_for
@@ -536,6 +537,8 @@ def test_statistics_that_change_are_refused(laboratory: Build, clouds: Callable[
 @pytest.mark.parametrize("options", [{"loss": "bce"}, {"loss": "mse", "samples": 3}])
 def test_nodes_reduce_squared_errors_of_all_samples_only(options: dict[str, Any]) -> None:
     made = housing(2)
+    for node in made.worker.nodes.values():  # which else does only what its method asks for
+        node.policy = Policy()
     request = Request(Header(0, 0), "fitness", tuple(made.nodes), {"population": torch.zeros(1, 14)},
                       options={"reduced": True, **options})  # fmt: skip
     with pytest.raises(RunError, match="exact_reduction: needs loss mse or nmse"):

@@ -94,6 +94,7 @@ class Nothing:
 
     def __init__(self, task, *, seed: int):
         self.seed = self.step = self.horizon = 0
+        self.tasks = {"fitness": {}}
         self.done = False
 '''
 

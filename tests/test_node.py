@@ -16,7 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from fne import registry
-from fne.node import Node, RefusedError, Secrets, Worker, payload_of
+from fne.errors import RefusedError
+from fne.node import Node, Secrets, Worker, payload_of
 from fne.privacy.draws import Draws
 from fne.types import Header, Request, Samples, Status, Tensors
 

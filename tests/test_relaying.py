@@ -12,8 +12,8 @@ import torch
 
 from fne import registry
 from fne.engines.local import LocalEngine
-from fne.errors import RunError
-from fne.node import Node, RefusedError, Secrets, Worker, payload_of
+from fne.errors import RefusedError, RunError
+from fne.node import Node, Secrets, Worker, payload_of
 from fne.randomness import chosen_node
 from fne.registry import Key
 from fne.relaying import Relaying

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from fne.errors import RunError
-from fne.node import Node, RefusedError, Secrets, Worker
+from fne.errors import RefusedError, RunError
+from fne.node import Node, Secrets, Worker
 from fne.objective import Objective
 from fne.releasing import ReleaseWarning, check_release, release_front_task, release_request, released_fronts
 from fne.types import Header, Request, Result, Round, Samples, Status, Traffic
@@ -23,7 +23,7 @@ def node(name: str, *, declines: bool = False, values: Tensor | None = None) -> 
     made = Node(name, none, Secrets.simulate(0, name), objective=Objective(None, objectives=2, declines=declines))  # type: ignore[arg-type]
     if values is not None:
         points = torch.arange(values.shape[1]).double().view(1, -1, 1).expand(len(values), -1, 1)
-        made.memory = {"points": points, "measured": values}
+        made.memory = {"points": points, "measured": values, "own": torch.ones(points.shape[:2], dtype=torch.bool)}
     return made
 
 

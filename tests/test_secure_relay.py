@@ -20,8 +20,8 @@ from torch import Tensor
 
 from fne import registry, secure_tasks
 from fne.engines.local import LocalEngine
-from fne.errors import RunError, SettingError
-from fne.node import DeclinedError, Node, RefusedError, Secrets, Worker, payload_of
+from fne.errors import DeclinedError, RefusedError, RunError, SettingError
+from fne.node import Node, Secrets, Worker, payload_of
 from fne.payloads import Form
 from fne.privacy import keys, messages, protocol, ring, shares
 from fne.privacy.conflicts import passed_on

@@ -14,7 +14,7 @@ KEPT_STEPS = 2
 
 
 def write_memory(run_folder: Path, step: int, nodes: Mapping[str, Node], replica: Mapping[str, Any]) -> None:
-    """Write the nodes' memory and what workers hold of the lineage to `nodes/`; the last two steps are kept.
+    """Write the nodes' memory, accounts and what workers hold of the lineage to `nodes/`; two steps are kept.
 
     Snapshots after `step` belong to an abandoned branch: they are deleted, so that they do not displace valid ones.
     """
@@ -22,7 +22,8 @@ def write_memory(run_folder: Path, step: int, nodes: Mapping[str, Node], replica
     folder.mkdir(exist_ok=True)
     memory = {name: node.memory for name, node in nodes.items() if node.memory}
     path = folder / f"step-{step:09d}.pt"
-    write_atomically(path, torch_bytes({"nodes": memory, "replica": dict(replica)}))
+    ledgers = {name: node.ledger.state_dict() for name, node in nodes.items() if len(node.ledger)}
+    write_atomically(path, torch_bytes({"nodes": memory, "ledgers": ledgers, "replica": dict(replica)}))
     held = sorted(folder.glob("step-*.pt"))
     kept = held[: held.index(path) + 1][-KEPT_STEPS:]
     for other in held:
@@ -33,6 +34,8 @@ def write_memory(run_folder: Path, step: int, nodes: Mapping[str, Node], replica
 def read_memory(run_folder: Path, step: int, nodes: Mapping[str, Node]) -> dict[str, Any]:
     """Take the nodes' memory back to `step`, and return what the workers held of the lineage.
 
+    What a node has released since is not taken back: its account keeps it.
+
     Raises:
         CheckpointError: that step is not held, or its file is not what this version writes.
     """
@@ -41,9 +44,11 @@ def read_memory(run_folder: Path, step: int, nodes: Mapping[str, Node]) -> dict[
         held = sorted(p.name for p in path.parent.glob("step-*.pt"))
         raise CheckpointError(f"{path}: the nodes' memory of step {step} is missing; held: {held}")
     snapshot = read_torch(path)
-    if not isinstance(snapshot, dict) or snapshot.keys() != {"nodes", "replica"}:
+    if not isinstance(snapshot, dict) or snapshot.keys() != {"nodes", "ledgers", "replica"}:
         raise CheckpointError(f"{path}: not what this version keeps of the nodes; start a new run")
     for name, node in nodes.items():
         node.memory = dict(snapshot["nodes"].get(name, {}))
+        if name in snapshot["ledgers"]:
+            node.ledger.load_state_dict(snapshot["ledgers"][name])
     replica: dict[str, Any] = snapshot["replica"]
     return replica

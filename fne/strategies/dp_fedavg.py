@@ -33,13 +33,22 @@ from fne.node import Node, Worker, payload_of
 from fne.privacy.accountant import Accountant, Mechanism, multiplier
 from fne.privacy.compression import clipped
 from fne.privacy.noise import noised
+from fne.privacy.policy import Release
 from fne.private_averaging import PrivateAveraging
 from fne.registry import Key, register
 from fne.tasks import private_payload
 from fne.types import LearningTask, Request, Scalar, Tensors
 
 
-@register("task", "train_clipped", payload=private_payload)
+def clipped_charge(request: Request, node: str, parties: int) -> tuple[Release, ...]:
+    """Return what `train_clipped` releases: one noised update, or a sum with the noise of so many nodes."""
+    noise, clip = (float(request.options[key]) for key in ("noise", "clip"))
+    z = multiplier(noise, "replace_one", parties)
+    adversary = "uploads" if parties == 1 else "aggregate"
+    return (Release(noise, clip, Mechanism(z, "update", clip, adjacency="replace_one", adversary=adversary)),)
+
+
+@register("task", "train_clipped", payload=private_payload, charge=clipped_charge)
 def train_clipped_task(
     worker: Worker,
     nodes: Sequence[Node],

@@ -36,6 +36,7 @@ from fne.node import Node, Worker, payload_of
 from fne.privacy.accountant import Accountant, Mechanism
 from fne.privacy.compression import clipped
 from fne.privacy.noise import step_of, whole
+from fne.privacy.policy import Release
 from fne.private_averaging import PrivateAveraging
 from fne.quiet import ignored
 from fne.randomness import seeded_by
@@ -47,7 +48,20 @@ TOGETHER = 64
 """Records whose gradients are held at once."""
 
 
-@register("task", "train_dp_sgd", payload=private_payload)
+def records_charge(request: Request, node: str, parties: int) -> tuple[Release, ...]:
+    """Return what `train_dp_sgd` releases of a node's records: a noised sum of gradients a step, whoever sees it."""
+    noise, clip, rate = (float(request.options[key]) for key in ("noise", "clip", "rate"))
+    return (Release(noise, clip, _mechanism(noise, clip, rate), int(request.options["epochs"]) * steps_of(rate)),)
+
+
+def _mechanism(noise: float, clip: float, rate: float) -> Mechanism:
+    return Mechanism(
+        noise, "gradient", clip, sampling="poisson", rate=rate, adjacency="add_remove", unit="record",
+        adversary="uploads", drawn="records",
+    )  # fmt: skip
+
+
+@register("task", "train_dp_sgd", payload=private_payload, charge=records_charge)
 def train_dp_sgd_task(
     worker: Worker,
     nodes: Sequence[Node],
@@ -193,12 +207,8 @@ def dp_sgd(
     options: dict[str, Scalar] = {
         "lr": lr, "epochs": local_epochs, "rate": rate, "batch_size": batch_size, "clip": clip, "noise": noise,
     }  # fmt: skip
-    mechanism = Mechanism(
-        noise, "gradient", clip, sampling="poisson", rate=rate, adjacency="add_remove", unit="record",
-        adversary="uploads", drawn="records",
-    )  # fmt: skip
+    account = _Records(_mechanism(noise, clip, rate), local_epochs * steps_of(rate))
     return PrivateAveraging(
         task, seed=seed, rounds=rounds, loss=loss, fraction=fraction, node_task="train_dp_sgd",
-        options=lambda _: options, returns=returns, account=_Records(mechanism, local_epochs * steps_of(rate)),
-        delta=delta,
+        options=lambda _: options, returns=returns, account=account, delta=delta,
     )  # fmt: skip

@@ -33,7 +33,7 @@ Deviations and readings
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import torch
@@ -43,7 +43,7 @@ from fne.registry import Key, register
 from fne.releasing import release_request, released
 from fne.searching import Participation, SurrogateRounds, start_points
 from fne.space import SearchTask
-from fne.types import Metrics, Request, Result, Round
+from fne.types import Metrics, Request, Result, Round, Scalar
 
 
 @register("strategy", "fdd_ea")
@@ -127,6 +127,16 @@ class FddEa:
     def done(self) -> bool:
         """Whether the horizon is reached, or there are no finalists."""
         return self.step >= self.horizon or (self._finals is not None and self._finals.over)
+
+    @property
+    def tasks(self) -> Mapping[str, Mapping[str, Scalar]]:
+        """Node tasks that it asks for, with the options that never change."""
+        return {"surrogate": self._rounds.options, **self._last_tasks()}
+
+    def _last_tasks(self) -> Mapping[str, Mapping[str, Scalar]]:
+        if self._finals:
+            return self._finals.tasks
+        return {"release": {"values": True}} if self.releases else {}
 
     def ask(self, nodes: Sequence[str]) -> Request:
         """Return the start for all nodes, a query for those that take part, or at the end the finals' requests."""

@@ -16,7 +16,7 @@ node has measured a point that is its value.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from torch import Tensor
@@ -26,7 +26,7 @@ from fne.registry import Key, register
 from fne.searching import Participation, SurrogateRounds, draws, start_points
 from fne.space import SearchTask
 from fne.surrogates.dycors import Dycors
-from fne.types import Metrics, Request, Result, Round
+from fne.types import Metrics, Request, Result, Round, Scalar
 from fne.value_search import Archive, value_request, values_of
 
 
@@ -98,6 +98,11 @@ class FddEaPlus:
     def done(self) -> bool:
         """Whether the horizon is reached."""
         return self.step >= self.horizon
+
+    @property
+    def tasks(self) -> Mapping[str, Mapping[str, Scalar]]:
+        """Node tasks that it asks for, with the options that never change."""
+        return {"surrogate": self._rounds.options, "measure": {"arithmetic": "float"}}
 
     def ask(self, nodes: Sequence[str]) -> Request:
         """Return FDD-EA's request; then all nodes' values of all points so far; then a point's; then the finalists'."""

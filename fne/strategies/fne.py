@@ -28,7 +28,7 @@ Deviations
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import torch
@@ -41,7 +41,7 @@ from fne.evolution.operators import order
 from fne.evolution.population import Population, Variation, cleaned
 from fne.randomness import derive_seed, generator
 from fne.registry import Key, register
-from fne.types import Header, LearningTask, Metrics, Request, Result, Round, Tensors
+from fne.types import Header, LearningTask, Metrics, Request, Result, Round, Scalar, Tensors
 from fne.validation import Validation
 
 
@@ -164,6 +164,11 @@ class FNE:
         """Whether the horizon is reached, or patience has run out."""
         out_of_patience = self._patience and self.step - self._validation.best_step >= self._patience
         return self.step >= self.horizon or bool(out_of_patience)
+
+    @property
+    def tasks(self) -> Mapping[str, Mapping[str, Scalar]]:
+        """Node tasks that it asks for, with the options that never change."""
+        return {"fitness": self._options}
 
     def ask(self, nodes: Sequence[str]) -> Request:
         """Return the generation for the nodes chosen to evaluate it."""
