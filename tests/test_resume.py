@@ -475,7 +475,7 @@ def refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
     [
         ({"strategy": {"name": "centralised", "rounds": 18}}, "horizon: 18 in the checkpoint, 17 in this run"),
         ({"model": "logistic"}, "model: "),
-        ({"seed": 4}, "settings: "),
+        ({"seed": 4}, "seed: 4 in the checkpoint, "),
     ],
 )
 def test_checkpoint_of_another_run(
