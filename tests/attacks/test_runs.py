@@ -124,7 +124,7 @@ def others(value: Any, words: Sequence[str]) -> list[Any]:
     if isinstance(value, bool):
         return [not value]
     if isinstance(value, float):
-        return [value / 2, value + 0.5, 0.5]
+        return [other for other in (value / 2, value + 0.5) if other != value]
     if isinstance(value, int):
         return [value + 1, value + 2, value - 1]
     if isinstance(value, list):
