@@ -25,7 +25,15 @@ _MAKERS = {
     torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn, torch.randint, torch.randperm,
     torch.arange, torch.linspace, torch.eye,
 }  # fmt: skip
-_METHODS = {Tensor.repeat, Tensor.new_empty, Tensor.new_zeros, Tensor.new_ones, Tensor.new_full}
+_METHODS = {
+    Tensor.repeat,
+    Tensor.repeat_interleave,
+    torch.repeat_interleave,
+    Tensor.new_empty,
+    Tensor.new_zeros,
+    Tensor.new_ones,
+    Tensor.new_full,
+}
 _NO_SIZES = ("seed", "memory")
 """Last words of keys whose numbers are no counts of anything."""
 _OVERFLOW = r"overflow|[Oo]verflow when unpacking|too large to convert|too big to convert"

@@ -66,8 +66,10 @@ class ShallowConvNet(nn.Module):
         filters: Annotated[int, Key("filters of each convolution", unit="filters", ge=1)] = 40,
         filter_length: Annotated[int, Key("length of the temporal filters", unit="samples in time", ge=1)] = 25,
         pool_length: Annotated[int, Key("length of the mean pooling", unit="samples in time", ge=1)] = 75,
-        pool_stride: Annotated[int, Key("step of the mean pooling", unit="samples in time", ge=1)] = 15,
-        third_length: Annotated[int, Key("paper: length of the third filters", unit="pooled values", ge=1)] = 5,
+        pool_stride: Annotated[int, Key("step of the mean pooling", unit="samples in time", ge=1, le=1000000)] = 15,
+        third_length: Annotated[
+            int, Key("paper: length of the third filters", unit="pooled values", ge=1, le=1000000)
+        ] = 5,
         activation: Annotated[
             Literal["square_log", "elu"], Key("around the pooling: square before and logarithm after, or ELU before")
         ] = "square_log",

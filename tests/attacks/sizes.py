@@ -7,27 +7,30 @@ from __future__ import annotations
 
 import copy
 import faulthandler
+import functools
 import json
-import os
 import re
 import resource
 import signal
 import sys
 import tempfile
+import time
 import typing
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fne import registry
+from fne.errors import FneError
 from fne.sections import DataNodes, EvaluationSection, ProblemNodes, RunSection, WatchSection
 
 ROOM = 2 * 10**9
 """Bytes that the process may take beyond what it has once everything is imported."""
 SECONDS = 60
 """After so many seconds within one case the process ends itself: a hang, or a loop of days."""
-PATIENCE = 0.5
+PATIENCE = 0.3
 """Seconds of a run that is well begun."""
 SIZES = (10**9, 10**12, 10**18)
 
@@ -44,12 +47,12 @@ FRONT = {**SEARCHING, "problem": {"name": "dtlz", "number": 2, "dim": 4, "nodes"
 OF_TASK = {"LearningTask": LEARNING, "SearchTask": SEARCHING, "FrontTask": FRONT}
 EEG = {"problem": "eeg", "samples": 80, "channels": 4, "times": 64, "subjects": 4}
 IMAGES = str(Path(__file__).parents[1] / "plugins" / "small_images.py")
-FILES = os.environ.get("FNE_DATA", "")
 OWN: dict[str, dict[str, Any]] = {
-    "callable": {"function": "math:hypot", "variables": {"x": [0, 1]}},
-    "command": {"command": ["true"], "variables": {"x": [0, 1]}},
-    "dtlz": {"number": 2, "dim": 4}, "wfg": {"number": 2, "dim": 4},
-    "eeg_files": {"path": FILES, "labels": {"a": "b", "c": "d"}},
+    "callable": {"function": "calendar:leapdays", "variables": {"y1": [0, 9], "y2": [0, 9]}},
+    "command": {"command": ["echo", "1"], "variables": {"x": [0, 1]}},
+    "dtlz": {"number": 2, "dim": 4}, "wfg": {"number": 2, "dim": 8},
+    "eeg_files": {"path": "eeg_files/ok", "pattern": "**/S001R0[3478].edf", "labels": {"T1": "left", "T2": "right"},
+                  "channels": ["C3", "C4"], "split": "run", "groups": "run"},
     "mnist": {"edition": "small"},
 }  # fmt: skip
 """Settings that a thing cannot do without."""
@@ -62,7 +65,7 @@ def bases() -> Iterator[tuple[str, dict[str, Any], tuple[str, ...], Mapping[str,
         yield f"strategy {name}", {**config, "strategy": {"name": name}}, ("strategy",), entry.settings
     for name, entry in registry.catalogue("model").items():
         config = {**LEARNING, "model": {"name": name}}
-        if name in ("cnn", "vgg"):
+        if name in ("cnn", "vgg"):  # of images
             config |= {"data": {"name": "small_images", "nodes": 4}, "plugins": [IMAGES]}
         elif name in ("eegnet", "shallow_convnet"):
             config |= {"data": {**LEARNING["data"], **EEG, "times": 256}}
@@ -70,6 +73,8 @@ def bases() -> Iterator[tuple[str, dict[str, Any], tuple[str, ...], Mapping[str,
     for name, entry in registry.catalogue("data").items():
         small = LEARNING["data"] if name == "toy" else {"nodes": 4}
         config = {**LEARNING, "data": {**small, "name": name, **OWN.get(name, {})}}
+        if name == "housing":
+            config |= {"model": {"name": "logistic", "output": "linear"}, "strategy": {"name": "fedavg", "loss": "mse"}}
         yield f"data {name}", config, ("data",), entry.settings
         if name == "toy":
             yield "data toy (eeg)", {**config, "data": {**config["data"], **EEG}}, ("data",), entry.settings
@@ -91,19 +96,53 @@ def bases() -> Iterator[tuple[str, dict[str, Any], tuple[str, ...], Mapping[str,
         yield f"section {'.'.join(above) or 'of the run'}", config, above, fields
 
 
-def cases() -> Iterator[dict[str, Any]]:
-    """Yield a config, the key, its value and the setting of several, for each whole number of everything."""
+@dataclass(frozen=True)
+class Case:
+    """A config of which one key has an absurd value; `more` are choices beside it that may switch its use on."""
+
+    title: str
+    config: dict[str, Any]
+    above: tuple[str, ...]
+    key: str
+    value: Any
+    size: int
+    more: dict[str, Any]
+    unguarded: bool = False
+
+    @property
+    def plain(self) -> dict[str, Any]:
+        """The config without the value."""
+        config = copy.deepcopy(self.config)
+        self.section(config).update(self.more)
+        return config
+
+    @property
+    def absurd(self) -> dict[str, Any]:
+        """The config with the value."""
+        config = self.plain
+        self.section(config)[self.key] = self.value
+        return config
+
+    def section(self, config: dict[str, Any]) -> dict[str, Any]:
+        """Return the section of a config that the key is in."""
+        return functools.reduce(lambda part, name: part.setdefault(name, {}), self.above, config)
+
+
+def cases(*, choosing: bool = False) -> Iterator[Case]:
+    """Yield cases of every whole number of everything that has a name, and of the config's own sections.
+
+    Args:
+        choosing: instead of the defaults beside it, one other choice each time.
+    """
     for title, config, above, settings in bases():
-        counts = [key for key, (annotation, _) in settings.items() if int in leaves(annotation)]
-        for key in counts:
-            tried = [(size, {}) for size in SIZES]
-            # what a choice switches on may be what costs memory
-            tried += [(SIZES[1], {other: choice}) for other, (annotation, default) in settings.items()
-                      for choice in choices(annotation) if choice != default and other != key]  # fmt: skip
-            for size, more in tried:
-                for value in forms(settings[key][1], leaves(settings[key][0]), size):
-                    yield {"title": title, "config": config, "above": above, "key": key, "value": value,
-                           "size": size, "more": more}  # fmt: skip
+        for key, (annotation, default) in settings.items():
+            if int not in leaves(annotation):
+                continue
+            beside = [{other: choice} for other, (kind, usual) in settings.items() for choice in choices(kind)
+                      if choice != usual and other != key]  # fmt: skip
+            for size, more in [(SIZES[1], more) for more in beside] if choosing else [(size, {}) for size in SIZES]:
+                for value in forms(default, size):
+                    yield Case(title, config, above, key, value, size, more)
 
 
 def leaves(annotation: Any) -> list[Any]:
@@ -123,13 +162,13 @@ def choices(annotation: Any) -> list[Any]:
     return [choice for part in typing.get_args(annotation) for choice in choices(part)]
 
 
-def forms(default: Any, kinds: Sequence[Any], size: int) -> Iterator[Any]:
-    """Yield a value with a size in it: itself, or in the place of each number of a list."""
+def forms(default: Any, size: int) -> Iterator[Any]:
+    """Yield a value with a size in it: itself, or a list with it in the place of each number."""
     if not isinstance(default, tuple | list):
         yield size
         return
     for place, part in enumerate(default):
-        for inner in forms(part, kinds, size):
+        for inner in forms(part, size):
             yield [*default[:place], inner, *default[place + 1 :]]
 
 
@@ -138,30 +177,21 @@ class Enough(BaseException):
     """A run goes on, as long as its config says."""
 
 
-def verdict(case: Mapping[str, Any]) -> str:
+def wrong(case: Case) -> str:
     """Return what is wrong with what a case comes to, or nothing."""
-    from fne.config import load_config
-    from fne.errors import FneError
-
-    config = copy.deepcopy(case["config"])
-    section = config
-    for name in case["above"]:
-        section = section.setdefault(name, {})
-    key = ".".join((*case["above"], case["key"]))
-    section.update(case["more"])
-    if case["more"] and not begins(config):
-        return ""  # the choice needs something else, too
-    section[case["key"]] = case["value"]
+    refused = refusal(json.dumps(case.plain))
+    if refused:  # a choice needs something else, too, or files are not there
+        there = not (case.more or refused.startswith("DataError"))
+        return f"refused without the number, so the case says nothing: {refused}" if there else ""
+    key = ".".join((*case.above, case.key))
     try:
-        load_config(config)
-        run(config)
+        first_step(case.absurd)
     except FneError as error:
         text = str(error)
-        if re.search("can't allocate|cannot allocate|Unable to allocate|Python has no memory|too big", text, re.I):
+        if ALLOCATOR.search(text):
             return f"told by the allocator alone: {text}"
-        number = str(case["size"])
-        known = re.search(rf"(?<![\w.]){re.escape(key)}\b|\b{case['key']}\b", text) and number in text
-        return "" if known else f"not told by key and value: {text}"
+        named = re.search(rf"\b({re.escape(key)}|{case.key})\b", text) and str(case.size) in text
+        return "" if named else f"not told by key and value: {text}"
     except Enough:
         return ""
     except BaseException as error:
@@ -169,30 +199,38 @@ def verdict(case: Mapping[str, Any]) -> str:
     return ""
 
 
-def begins(config: Mapping[str, Any]) -> bool:
-    from fne.config import load_config
-    from fne.errors import FneError
+ALLOCATOR = re.compile("can't allocate|cannot allocate|unable to allocate|python has no memory", re.IGNORECASE)
+"""What is said where nothing was estimated, and another machine would have begun to take the memory."""
 
+
+@functools.cache
+def refusal(config: str) -> str:
+    """Return why a config makes no first step, or nothing."""
     try:
-        load_config(config)
-        run(config)
-    except FneError:
-        return False
+        first_step(json.loads(config))
+    except FneError as error:
+        return f"{type(error).__name__}: {error}"
     except Enough:
-        return True
-    return True
+        pass
+    return ""
 
 
-def run(config: Mapping[str, Any]) -> None:
-    """Make a first step, if it ends soon."""
+def first_step(config: dict[str, Any]) -> None:
+    """Begin a run; raises `Enough` where it goes on for longer than the test has time."""
     from fne.training import train
 
-    def ring(*_: Any) -> None:
+    def ring(number: int, frame: Any) -> None:
+        while frame is not None:
+            if "importlib" in frame.f_code.co_filename:  # half a module would be worse
+                signal.setitimer(signal.ITIMER_REAL, PATIENCE)
+                return
+            frame = frame.f_back
         raise Enough
 
     signal.signal(signal.SIGALRM, ring)
     with tempfile.TemporaryDirectory() as folder:
-        signal.setitimer(signal.ITIMER_REAL, PATIENCE)
+        # files are read before the run begins
+        signal.setitimer(signal.ITIMER_REAL, PATIENCE if config.get("data", LEARNING["data"])["name"] in ("toy", "small_images") else SECONDS / 2)
         try:
             train(config, out=Path(folder) / "run", stop_after=1)
         finally:
@@ -200,9 +238,10 @@ def run(config: Mapping[str, Any]) -> None:
 
 
 def main() -> None:
-    """Try the cases that are written to the standard input."""
+    """Try the cases that are written to the standard input, and write a line before and after each."""
     import torch
 
+    from fne import allocation
     from fne.training import train
 
     warnings.simplefilter("ignore")
@@ -212,12 +251,17 @@ def main() -> None:
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     limit = pages * resource.getpagesize() + ROOM
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    left = allocation.left
     for line in sys.stdin:
-        case = json.loads(line)
+        case = Case(**json.loads(line))
+        allocation.left = (lambda device: 2**63) if case.unguarded else left
         print(json.dumps("begun"), flush=True)
         faulthandler.dump_traceback_later(SECONDS, exit=True)
-        print(json.dumps(verdict(case)), flush=True)
+        begun = time.perf_counter()
+        told = wrong(case)
         faulthandler.cancel_dump_traceback_later()
+        print(json.dumps(told), time.perf_counter() - begun, file=sys.stderr)
+        print(json.dumps(told), flush=True)
 
 
 if __name__ == "__main__":
