@@ -26,14 +26,9 @@ _MAKERS = {
     torch.arange, torch.linspace, torch.eye,
 }  # fmt: skip
 _METHODS = {
-    Tensor.repeat,
-    Tensor.repeat_interleave,
-    torch.repeat_interleave,
-    Tensor.new_empty,
-    Tensor.new_zeros,
-    Tensor.new_ones,
-    Tensor.new_full,
-}
+    Tensor.repeat, Tensor.repeat_interleave, torch.repeat_interleave,
+    Tensor.new_empty, Tensor.new_zeros, Tensor.new_ones, Tensor.new_full,
+}  # fmt: skip
 _NO_SIZES = ("seed", "memory")
 """Last words of keys whose numbers are no counts of anything."""
 _OVERFLOW = r"overflow|[Oo]verflow when unpacking|too large to convert|too big to convert"
@@ -106,7 +101,8 @@ class _Guard(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         given = dict(kwargs or {})
-        if func in _MAKERS or func in _METHODS:
+        counted = not any(isinstance(value, Tensor) for value in (*args[1:], *given.values()))  # as numbers
+        if func in _MAKERS or (func in _METHODS and counted):
             self._check(func, args, given)
         return func(*args, **given)
 
