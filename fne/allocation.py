@@ -31,8 +31,10 @@ _METHODS = {
 }  # fmt: skip
 _NO_SIZES = ("seed", "memory")
 """Last words of keys whose numbers are no counts of anything."""
-_OVERFLOW = r"overflow|[Oo]verflow when unpacking|too large to convert|too big to convert"
-_REFUSED = re.compile(rf"can't allocate memory|not enough memory|out of memory|array is too big|{_OVERFLOW}")
+_REFUSED = re.compile(
+    "can't allocate memory|not enough memory|out of memory|array is too big|calculation overflowed"
+    "|multiplication overflow|without overflow|Overflow when unpacking|too large to convert to C"
+)
 """What torch and NumPy say where there is no room, or a size is beyond what they count."""
 
 
@@ -101,8 +103,7 @@ class _Guard(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         given = dict(kwargs or {})
-        counted = not any(isinstance(value, Tensor) for value in (*args[1:], *given.values()))  # as numbers
-        if func in _MAKERS or (func in _METHODS and counted):
+        if func in _MAKERS or (func in _METHODS and _by_numbers(*args[1:], *given.values())):
             self._check(func, args, given)
         return func(*args, **given)
 
@@ -123,6 +124,11 @@ class _Guard(TorchFunctionMode):
             shape = " x ".join(map(str, made.shape))
             why = f"a tensor of {shape} numbers takes {in_words(size)}, and {in_words(room)} are available"
             raise _refusal(self._tree, made.shape, why)
+
+
+def _by_numbers(*given: Any) -> bool:
+    """Whether numbers say how large a result is; tensors that do are there already, and about as large."""
+    return bool(given) and not any(isinstance(value, Tensor) for value in given)
 
 
 def _refusal(tree: Mapping[str, Any], shape: Iterable[int], why: str) -> FneError:

@@ -229,8 +229,8 @@ def first_step(config: dict[str, Any]) -> None:
 
     signal.signal(signal.SIGALRM, ring)
     with tempfile.TemporaryDirectory() as folder:
-        # files are read before the run begins
-        signal.setitimer(signal.ITIMER_REAL, PATIENCE if config.get("data", LEARNING["data"])["name"] in ("toy", "small_images") else SECONDS / 2)
+        files = config.get("data", LEARNING["data"])["name"] not in ("toy", "small_images")  # to be read before
+        signal.setitimer(signal.ITIMER_REAL, SECONDS / 2 if files else PATIENCE)
         try:
             train(config, out=Path(folder) / "run", stop_after=1)
         finally:
