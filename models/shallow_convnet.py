@@ -98,9 +98,8 @@ class ShallowConvNet(nn.Module):
             )  # fmt: skip
         pooled = (convolved - pool_length) // pool_stride + 1
         if paper and pooled < third_length:
-            raise SettingError("model.third_length", third_length, f"at most the {pooled} values that "
-                               f"pooling with model.pool_length = {pool_length} and model.pool_stride = {pool_stride} "
-                               "leaves")  # fmt: skip
+            left = f"at most the {pooled} values that pooling leaves, with model.pool_stride = {pool_stride}"
+            raise SettingError("model.third_length", third_length, left)
         last = pooled - third_length + 1 if paper else pooled
         self.conv_time = nn.Conv2d(1, filters, (1, filter_length))
         self.conv_spatial = nn.Conv2d(filters, filters, (channels, 1), bias=paper)
