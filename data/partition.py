@@ -144,7 +144,7 @@ def shards(
     if number > len(samples):
         raise DataError(
             f"partition 'shards': {nodes} nodes x {shards_per_node} shards = {number} shards, "
-            f"but there are only {len(samples)} samples; take fewer nodes or fewer shards a node"
+            f"but there are only {len(samples)} samples; lower data.nodes or data.partition.shards_per_node"
         )
     order = torch.randperm(len(samples), generator=generator)
     pieces = order[labels[order].argsort(stable=True)].tensor_split(number)

@@ -7,6 +7,7 @@ guard stands there, so no method, model or data set, a plugin's included, has to
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -24,11 +25,17 @@ _MAKERS = {
     torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn, torch.randint, torch.randperm,
     torch.arange, torch.linspace, torch.eye,
 }  # fmt: skip
-_METHODS = {Tensor.repeat, Tensor.new_empty, Tensor.new_zeros, Tensor.new_ones, Tensor.new_full}
+_METHODS = {
+    Tensor.repeat, Tensor.repeat_interleave, torch.repeat_interleave,
+    Tensor.new_empty, Tensor.new_zeros, Tensor.new_ones, Tensor.new_full,
+}  # fmt: skip
 _NO_SIZES = ("seed", "memory")
 """Last words of keys whose numbers are no counts of anything."""
-_REFUSED = re.compile(r"can't allocate memory|not enough memory|out of memory|calculation overflowed|array is too big")
-"""What torch and NumPy say where there is no room."""
+_REFUSED = re.compile(
+    "can't allocate memory|not enough memory|out of memory|array is too big|calculation overflowed"
+    "|multiplication overflow|without overflow|Overflow when unpacking|too large to convert to C"
+)
+"""What torch and NumPy say where there is no room, or a size is beyond what they count."""
 
 
 @contextlib.contextmanager
@@ -54,7 +61,7 @@ def out_of_memory_told(tree: Mapping[str, Any]) -> Iterator[None]:
     """Tell in words what an allocator refuses; arguments and errors as of `bounded`."""
     try:
         yield
-    except (MemoryError, RuntimeError, ValueError) as error:
+    except (MemoryError, OverflowError, RuntimeError, TypeError, ValueError) as error:
         refused = isinstance(error, MemoryError) or _REFUSED.search(str(error))
         if isinstance(error, FneError) or not refused:
             raise
@@ -96,7 +103,7 @@ class _Guard(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         given = dict(kwargs or {})
-        if func in _MAKERS or func in _METHODS:
+        if func in _MAKERS or (func in _METHODS and _by_numbers(*args[1:], *given.values())):
             self._check(func, args, given)
         return func(*args, **given)
 
@@ -119,17 +126,34 @@ class _Guard(TorchFunctionMode):
             raise _refusal(self._tree, made.shape, why)
 
 
+def _by_numbers(*given: Any) -> bool:
+    """Whether numbers say how large a result is; tensors that do are there already, and about as large."""
+    return bool(given) and not any(isinstance(value, Tensor) for value in given)
+
+
 def _refusal(tree: Mapping[str, Any], shape: Iterable[int], why: str) -> FneError:
     """Return the error: of the key whose number is in the shape, else of the config's largest counts."""
     counts = sorted(_counts(tree), key=lambda count: -count[1])
     sides = sorted(shape, reverse=True)
-    for side in sides:
-        for key, number in counts:
-            if number > 1 and (abs(number - side) <= 1 or number == 2 * side):  # or ends of intervals, or pairs
-                return SettingError(key, number, f"smaller: {why}; or take a machine with more memory")
+    for place, side in enumerate(sides):
+        if math.prod(sides[place:]) <= SMALL:  # a number of these is not to blame
+            break
+        for made in (_is_side, _divides_side):
+            for key, number in counts:
+                if number > 1 and made(number, side):
+                    return SettingError(key, number, f"smaller: {why}; or take a machine with more memory")
     largest = ", ".join(f"{key} = {number}" for key, number in counts[:3])
     return RunError(f"the memory is too small: {why}; make the config's numbers smaller, of which the largest are "
                     f"{largest}, or take a machine with more memory")  # fmt: skip
+
+
+def _is_side(number: int, side: int) -> bool:
+    return abs(number - side) <= 1 or number == 2 * side  # or ends of intervals, or pairs
+
+
+def _divides_side(number: int, side: int) -> bool:
+    """Return whether a side is a multiple of a number, and the number more of it than what it is multiplied with."""
+    return side % number == 0 and number * number >= side
 
 
 def _counts(tree: Any, key: str = "") -> Iterator[tuple[str, int]]:
@@ -145,7 +169,7 @@ def _counts(tree: Any, key: str = "") -> Iterator[tuple[str, int]]:
 
 
 def left(device: torch.device) -> int:
-    """Return the bytes that a device has left; of a CPU the least of what machine and control group leave."""
+    """Return the bytes that a device has left; of a CPU the least of what machine, control group and limit leave."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     rooms = [2**63]
@@ -156,6 +180,13 @@ def left(device: torch.device) -> int:
         group = Path("/sys/fs/cgroup")
         limit, used = (int((group / name).read_text()) for name in ("memory.max", "memory.current"))
         rooms.append(max(0, limit - used))
+    with contextlib.suppress(ImportError, OSError, ValueError):  # Windows has no such limit
+        import resource
+
+        most, _ = resource.getrlimit(resource.RLIMIT_AS)
+        if most != resource.RLIM_INFINITY:
+            pages = int(Path("/proc/self/statm").read_text().split()[0])
+            rooms.append(max(0, most - pages * resource.getpagesize()))
     return min(rooms)
 
 

@@ -96,8 +96,7 @@ def build(config: LearningConfig) -> Experiment:
     """
     device, threads = resolve_device(config.engine.settings)
     dataset = load_dataset(config)
-    if config.data.shift and len(dataset.shape) < 2:
-        raise SettingError("data.shift", config.data.shift, "0: these inputs are no images and no recordings")
+    _check_shift(config.data.shift, dataset.shape)
     module = new_module(config, dataset, config.seed, "template").to(device)
     classification = dataset.classes is not None
     output = output_of(module, classification=classification)
@@ -192,6 +191,15 @@ def policy_of(config: LearningConfig, strategy: Strategy) -> Policy:
         epsilon=math.inf if given.epsilon is None else given.epsilon,
         delta=delta,
     )
+
+
+def _check_shift(shift: int, shape: tuple[int, ...]) -> None:
+    """Raise `SettingError` where inputs cannot be moved, or would be moved by more than they are long."""
+    if shift and len(shape) < 2:
+        raise SettingError("data.shift", shift, "0: these inputs are no images and no recordings")
+    if shift > max(shape[1:], default=0):
+        raise SettingError("data.shift", shift, f"at most {max(shape[1:])}, the length of these inputs: beyond it "
+                           "nothing of them is left")  # fmt: skip
 
 
 def engine_values(config: Config, device: torch.device, threads: int) -> dict[str, Any]:

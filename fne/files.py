@@ -19,6 +19,7 @@ DIGEST = "digest"
 """Key of a digest of all other values of a line of JSON."""
 DIGESTS = "results.sha256"
 """File in a run folder with the digests of what the run has yielded."""
+CHANGED = f"was changed or damaged: it is not the file that {DIGESTS} knows"
 _REMEDY = "make room or mend the folder, then go on from the last checkpoint (--resume)"
 
 
@@ -146,6 +147,23 @@ def digests(files: Mapping[str, bytes]) -> bytes:
     return "".join(f"{hashlib.sha256(data).hexdigest()}  {name}\n" for name, data in sorted(files.items())).encode()
 
 
+def damaged(folder: Path) -> list[Path]:
+    """Return the files of a run folder that are not those that its digests know; missing ones are not among them."""
+    with contextlib.suppress(FileNotFoundError):
+        known = (folder / DIGESTS).read_text(encoding="utf-8", errors="replace").splitlines()
+        names = {line.partition("  ")[2] for line in known}
+        return [path for path in sorted(folder.iterdir()) if path.name in names and not _intact(path)]
+    return []
+
+
+def _intact(path: Path) -> bool:
+    try:
+        verified(path)
+    except ValueError:
+        return False
+    return True
+
+
 def verified(path: Path) -> bytes:
     """Return the content of a file that a run has yielded.
 
@@ -159,5 +177,5 @@ def verified(path: Path) -> bytes:
     except FileNotFoundError:  # only the file was copied
         return data
     if f"{hashlib.sha256(data).hexdigest()}  {path.name}" not in lines:
-        raise ValueError(f"it was changed or damaged: it is not the file that {DIGESTS} knows")
+        raise ValueError(f"it {CHANGED}")
     return data

@@ -21,7 +21,7 @@ from fne.config import Config, LearningConfig, difference, load_config, without_
 from fne.errors import CheckpointError, FneError, RunError
 from fne.evolution.genome import fill_buffers
 from fne.experiment import Experiment
-from fne.files import verified, write_atomically
+from fne.files import damaged, verified, write_atomically
 from fne.randomness import seeded_initialisation
 from fne.settings import check, faults
 from fne.trust import check_own
@@ -139,33 +139,43 @@ def check_unused(folder: Path) -> None:
 
 
 def identity_of(config: Config) -> dict[str, Any]:
-    """Return the settings that decide a run's bits, beside its name: all but what is watched."""
-    return _decisive(config.to_dict())
+    """Return the settings that decide a run's bits, by dotted key: all but what is watched.
 
-
-def _decisive(tree: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in tree.items() if key not in {"name", "watch"}}
+    A setting that is itself a mapping stays whole, since the order of a problem's variables decides, too.
+    """
+    tree = config.to_dict()
+    if isinstance(config, LearningConfig):
+        tree["data.partition"] = tree["data"].pop("partition")
+    del tree["watch"]
+    found: dict[str, Any] = {}
+    for section, value in tree.items():
+        found |= (
+            {f"{section}.{key}": below for key, below in value.items()} if isinstance(value, dict) else {section: value}
+        )
+    return found
 
 
 def experiment_of(config: Config) -> str:
     """Return a digest of what runs share that are put together in one row: all but seed, fold, files and machine."""
-    tree = _decisive(without_folders(config))
+    tree = without_folders(config)
     if isinstance(config, LearningConfig):
         tree["data"] = {key: value for key, value in tree["data"].items() if key not in {"fold", "path", "download"}}
         tree["evaluation"] = tree["evaluation"]["batch_norm"]
-    for key in ("seed", "engine", "plugins"):
+    for key in ("name", "seed", "engine", "watch", "plugins"):
         del tree[key]
     return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def finished(folder: Path, target: float | None) -> dict[str, Any] | None:
-    """Return the summary of a finished run; where it is broken, the last checkpoint gives it again.
+    """Return the summary of a finished run; where any of its results is broken, the last checkpoint gives them again.
 
     A run that ended at its own `watch.target` and not yet at `target` is not finished.
     """
     try:
         summary = json.loads(verified(folder / SUMMARY))
     except (FileNotFoundError, ValueError, RecursionError):
+        return None
+    if damaged(folder):
         return None
     if not isinstance(summary, dict):
         return None

@@ -7,7 +7,6 @@ module = fne.load_model("runs/mine")
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import math
 import time
@@ -57,6 +56,7 @@ from fne.types import Callback, Engine, Metrics, Round, Strategy
 from fne.watch.attendance import warning_of
 from fne.watch.checkpoint import Checkpoint
 from fne.watch.front_view import FrontView
+from fne.watch.history import FILE as HISTORY
 from fne.watch.history import History, is_empty
 from fne.watch.progress import Progress
 from fne.watch.simulation import SimulationView
@@ -157,13 +157,8 @@ def _run(
             engine = codec = LineageCodec(engine, strategy, named)
         stack.callback(engine.close)
         totals = Totals(begun)
-        identity = {
-            "run": run,
-            "horizon": strategy.horizon,
-            "settings": hashlib.sha256(json.dumps(identity_of(config), sort_keys=True).encode()).hexdigest(),
-            "plugins": sorted(_plugins(config).values()),
-            **experiment.identity,
-        }
+        of_settings = {**identity_of(config), "plugins": _plugins(config)}  # and what the plugins' files hold
+        identity = {"horizon": strategy.horizon, **of_settings, **experiment.identity}
 
         def extras() -> dict[str, Any]:
             history.sync()
@@ -279,7 +274,8 @@ def _finish(
         warnings.warn(often, NodeWarning, stacklevel=2)
     summary = {key: _plain(value) for key, value in summary.items()}
     written = json.dumps(summary, indent=1).encode()
-    yields = {name: (folder / name).read_bytes() for name in (MODEL, SOLUTION, FRONT) if (folder / name).exists()}
+    names = (MODEL, SOLUTION, FRONT, HISTORY)
+    yields = {name: (folder / name).read_bytes() for name in names if (folder / name).exists()}
     write_atomically(folder / DIGESTS, digests({**yields, SUMMARY: written}))
     write_atomically(folder / SUMMARY, written)  # the last of all: where it is, the run has finished
     return summary

@@ -66,8 +66,10 @@ class ShallowConvNet(nn.Module):
         filters: Annotated[int, Key("filters of each convolution", unit="filters", ge=1)] = 40,
         filter_length: Annotated[int, Key("length of the temporal filters", unit="samples in time", ge=1)] = 25,
         pool_length: Annotated[int, Key("length of the mean pooling", unit="samples in time", ge=1)] = 75,
-        pool_stride: Annotated[int, Key("step of the mean pooling", unit="samples in time", ge=1)] = 15,
-        third_length: Annotated[int, Key("paper: length of the third filters", unit="pooled values", ge=1)] = 5,
+        pool_stride: Annotated[int, Key("step of the mean pooling", unit="samples in time", ge=1, le=1000000)] = 15,
+        third_length: Annotated[
+            int, Key("paper: length of the third filters", unit="pooled values", ge=1, le=1000000)
+        ] = 5,
         activation: Annotated[
             Literal["square_log", "elu"], Key("around the pooling: square before and logarithm after, or ELU before")
         ] = "square_log",
@@ -96,7 +98,8 @@ class ShallowConvNet(nn.Module):
             )  # fmt: skip
         pooled = (convolved - pool_length) // pool_stride + 1
         if paper and pooled < third_length:
-            raise SettingError("model.third_length", third_length, f"at most the {pooled} values that pooling leaves")
+            left = f"at most the {pooled} values that pooling leaves, with model.pool_stride = {pool_stride}"
+            raise SettingError("model.third_length", third_length, left)
         last = pooled - third_length + 1 if paper else pooled
         self.conv_time = nn.Conv2d(1, filters, (1, filter_length))
         self.conv_spatial = nn.Conv2d(filters, filters, (channels, 1), bias=paper)

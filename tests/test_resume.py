@@ -387,7 +387,7 @@ def test_interrupt_finishes_the_step_and_ends_the_command(tmp_path: Path, refere
 
 
 def test_a_full_disk_at_the_events_is_told_once(tmp_path: Path) -> None:
-    command = f"ulimit -f 8; exec {sys.executable} -m fne.cli train fne_toy -q --out run"  # blocks of 1024 bytes
+    command = f"ulimit -f 13; exec {sys.executable} -m fne.cli train fne_toy -q --out run"  # blocks of 1024 bytes
     full = subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert full.returncode == 2
     assert full.stderr.startswith("fne: cannot write run/events.out.tfevents."), full.stderr
@@ -475,7 +475,7 @@ def refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
     [
         ({"strategy": {"name": "centralised", "rounds": 18}}, "horizon: 18 in the checkpoint, 17 in this run"),
         ({"model": "logistic"}, "model: "),
-        ({"seed": 4}, "settings: "),
+        ({"seed": 4}, "seed: 4 in the checkpoint, "),
     ],
 )
 def test_checkpoint_of_another_run(

@@ -145,7 +145,10 @@ def network_as_made(variant: str) -> Any:
             "model.pool_length = 75: must be at most 74 for 98 samples in time and filter_length = 25",
         ),
         # (158 - 25 + 1 - 75) // 15 + 1 = 4
-        ((64, 158), 2, {}, "model.third_length = 5: must be at most the 4 values that pooling leaves"),
+        (
+            (64, 158), 2, {},
+            "model.third_length = 5: must be at most the 4 values that pooling leaves, with model.pool_stride = 15",
+        ),
         (
             (64, 256), 1, {"variant": "braindecode"},
             "model.output = 'softmax': must be 'linear' or 'sigmoid' for a single output (regression)",

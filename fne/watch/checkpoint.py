@@ -11,7 +11,7 @@ from fne.errors import CheckpointError
 from fne.files import read_torch, torch_bytes, write_atomically
 from fne.types import Engine, Metrics, Round, Strategy
 
-FORMAT = 4
+FORMAT = 5
 NAME = "checkpoint.pt"
 MINUTE = 60.0
 
@@ -23,7 +23,7 @@ class Checkpoint:
         folder: of the run.
         every: steps between checkpoints.
         engine: asked to keep the nodes' memory of the same step, first.
-        identity: what must be the same on resume, such as the model's signature and the horizon.
+        identity: what must be the same on resume by name, such as the model's signature and each decisive setting.
         extras: returns the state of the watchers (history position, totals).
     """
 
@@ -76,10 +76,12 @@ class Checkpoint:
                 "or start a new run in another folder"
             )
         state = read_checkpoint(self._path)
+        # as texts: 1, 1.0 and true are equal to Python, and so are mappings in another order
+        there, here = ({key: repr(value) for key, value in of.items()} for of in (state["identity"], self._identity))
         differences = [
-            f"{key}: {state['identity'].get(key)!r} in the checkpoint, {value!r} in this run"
-            for key, value in self._identity.items()
-            if state["identity"].get(key) != value
+            f"{key}: {there.get(key, 'absent')} in the checkpoint, {here.get(key, 'absent')} in this run"
+            for key in {**here, **there}
+            if there.get(key) != here.get(key)
         ]
         if differences:
             raise CheckpointError(

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from fne.errors import CheckpointError, FneError, RunError, SettingError
-from fne.files import append, writing
+from fne.files import append, verified, writing
 from fne.types import Metrics, Round, Strategy
 
 FILE = "history.jsonl"
@@ -131,6 +131,7 @@ class History:
         try:
             if self._pending is not None:
                 self._write(encode(self._pending))
+                self.sync()
         finally:
             self._pending = None
             self._file.close()
@@ -209,13 +210,18 @@ def read_history(folder: Path) -> list[dict[str, Any]]:
     """Return the kept steps of a run; a last line that a kill left half-written is passed over.
 
     Raises:
-        FneError: there is no history, or a line before the last is broken.
+        FneError: there is no history, a line before the last is broken, or the run has finished with another history.
     """
     path = Path(folder) / FILE
     try:
-        lines = path.read_bytes().splitlines()
+        lines = verified(path).splitlines()
     except OSError as error:
         raise FneError(f"cannot read {path}: {error.strerror}; give the folder of a run") from None
+    except ValueError as error:
+        raise FneError(
+            f"{path} cannot be read ({error}); put the run's own file back, or keep it aside and begin a new one: "
+            f"fne train --resume {folder} --new-history"
+        ) from None
     steps: list[dict[str, Any]] = []
     for number, line in enumerate(lines, 1):
         try:

@@ -13,8 +13,9 @@ from rich.table import Table
 from rich.text import Text
 
 from fne.errors import FneError
-from fne.files import verified
+from fne.files import CHANGED, damaged, verified
 from fne.findings import FileReport
+from fne.watch.history import FILE as HISTORY
 
 FILE = "summary.json"
 Summary = dict[str, Any]
@@ -69,7 +70,7 @@ def read_summary(run_folder: Path) -> Summary:
     """Return a finished run's `summary.json`, every one of `FIELDS` in it.
 
     Raises:
-        FneError: there is none, or it is broken.
+        FneError: there is none, or it is broken, or another file of what the run has yielded is.
     """
     path = Path(run_folder) / FILE
     again = f"`fne train --resume {run_folder}` finishes the run and writes it"
@@ -81,6 +82,11 @@ def read_summary(run_folder: Path) -> Summary:
         raise FneError(f"{run_folder} has no {FILE}: the run has not finished; {again}") from None
     except (OSError, ValueError, RecursionError) as error:
         raise FneError(f"{path} cannot be read ({error}); {again}") from None
+    for other in damaged(Path(run_folder)):
+        raise FneError(
+            f"{other} {CHANGED}; put the run's own file back, or let the last checkpoint give it again: "
+            f"fne train --resume {run_folder}{' --new-history' if other.name == HISTORY else ''}"
+        )
     if not isinstance(summary, dict) or not isinstance(summary.get("method"), str):
         raise FneError(f"{path} is not the summary of a run (it names no method); {again}")
     summary = {**dict.fromkeys(FIELDS), "name": Path(run_folder).name, **summary}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -194,7 +196,48 @@ def test_the_guard_estimates_before_it_allocates() -> None:
         pytest.raises(FneError, match=r"of which the largest are strategy.population = 20000, or take"),
         bounded(tree, room),
     ):
-        torch.empty(3 * 10**7)
+        torch.empty(3 * 10**7 + 1)
+
+
+def test_the_guard_names_the_greater_factor_of_a_side() -> None:
+    """It claims to have a small number blamed, or one that is another side's by chance."""
+    tree = {"filters": 8, "depth": 10**9, "classes": 4, "padding": 10**7}
+    with pytest.raises(SettingError, match=f"depth = {10**9}: must be smaller"), bounded(tree, lambda device: 10**8):
+        torch.empty(8 * 10**9, 1, 4, 1)
+    why = f"the largest are depth = {10**9}, padding = {10**7}"
+    with pytest.raises(FneError, match=why), bounded(tree, lambda device: 10**8):
+        torch.empty((2 * 10**7 + 28) ** 2, 4)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the limit is read as on Linux")
+def test_a_limit_of_the_process_counts_as_its_memory() -> None:
+    """It claims to be allowed what the machine has, and the process has not: before, the allocator had to refuse."""
+    code = """
+import resource
+from pathlib import Path
+import torch
+from fne.allocation import left
+taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (taken + 10**8, taken + 10**8))
+assert 0 < left(torch.device("cpu")) <= 10**8
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_size_beyond_what_torch_counts_is_told() -> None:
+    """It claims a traceback of another type than that of memory that is not there."""
+    why = r"the memory is too small: .*padding = 1000000000000000, or take"
+    with pytest.raises(FneError, match=why), bounded({"padding": 10**15}):
+        torch.empty(10**15 * 10**15)
+
+
+def test_tensors_that_say_how_large_a_result_is_are_no_numbers() -> None:
+    with bounded({}, lambda device: 0):
+        repeated = torch.arange(3).repeat_interleave(torch.tensor([1, 0, 2]))
+        assert repeated.tolist() == [0, 2, 2]
+        assert torch.repeat_interleave(torch.tensor([1, 2])).tolist() == [0, 1, 1]
+    with pytest.raises(SettingError, match="swarms = 70000"), bounded({"swarms": 70000}, lambda device: 0):
+        torch.zeros(1000).repeat_interleave(70000)
 
 
 def test_what_another_allocator_refuses_is_told() -> None:
