@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fne.errors import RunError, SettingError
 from fne.evolution.fitness import check_loss
+from fne.privacy.policy import Tasks
 from fne.randomness import derive_seed, draw_nodes
 from fne.tasks import BUFFER
 from fne.types import Header, LearningTask, Metrics, Request, Result, Round, Scalar
@@ -67,9 +68,10 @@ class Averaging:
         return self.step >= self.horizon
 
     @property
-    def tasks(self) -> Mapping[str, Mapping[str, Scalar]]:
-        """Node tasks that it asks for, with the options that never change."""
-        return {"train": {"loss": self._loss}}
+    def tasks(self) -> Tasks:
+        """Node tasks that it asks for, see `fne.privacy.policy.Tasks`."""
+        lr = self._lr if self._decay == 1 else (0.0, self._lr)
+        return {"train": {"loss": self._loss, **self._options, "lr": lr}}
 
     def ask(self, nodes: Sequence[str]) -> Request:
         """Return the global weights for this round's nodes."""

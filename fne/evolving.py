@@ -7,7 +7,7 @@ the nodes is here: who evaluates, what crosses the wire, what does not count, va
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import torch
@@ -19,7 +19,8 @@ from fne.evolution import shaping
 from fne.evolution.fitness import check_loss
 from fne.evolution.lineage import Lineage
 from fne.evolution.population import cleaned
-from fne.types import Header, LearningTask, Metrics, Reply, Request, Result, Round, Scalar, Tensors
+from fne.privacy.policy import Tasks
+from fne.types import Header, LearningTask, Metrics, Reply, Request, Result, Round, Tensors
 from fne.validation import Validation
 
 
@@ -117,8 +118,8 @@ class Evolving:
         return self.step >= self.horizon
 
     @property
-    def tasks(self) -> Mapping[str, Mapping[str, Scalar]]:
-        """Node tasks that it asks for, with the options that never change."""
+    def tasks(self) -> Tasks:
+        """Node tasks that it asks for, see `fne.privacy.policy.Tasks`."""
         options = {**self._options, "samples": self._choice.samples_per_node}
         return {"fitness": options} if self._uplink == "fitness" else {"ranking": {**options, "answer": self._uplink}}
 

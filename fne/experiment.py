@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -174,8 +173,9 @@ def policy_of(config: LearningConfig, strategy: Strategy) -> Policy:
         for key in ("noise", "clip", "answers", "epsilon", "delta"):
             if getattr(given, key) is not None:
                 raise SettingError(f"policy.{key}", getattr(given, key), f"null {named}, whose answers have no noise")
-        return Policy(strategy.tasks)
-    noise, clip = terms()
+        return Policy(strategy.tasks, strategy.horizon)
+    wanted = terms()
+    noise, clip = wanted.noise, wanted.clip
     if given.noise is not None and given.noise > noise:
         raise SettingError("policy.noise", given.noise, f"null, or at most {noise:g}: what a node adds {named}")
     if given.clip is not None and given.clip < clip:
@@ -185,10 +185,11 @@ def policy_of(config: LearningConfig, strategy: Strategy) -> Policy:
     delta = given.delta or config.strategy.settings.get("delta", Policy.delta)
     return Policy(
         strategy.tasks,
+        strategy.horizon,
         noise=noise if given.noise is None else given.noise,
         clip=clip if given.clip is None else given.clip,
         answers=strategy.horizon if given.answers is None else given.answers,
-        epsilon=math.inf if given.epsilon is None else given.epsilon,
+        epsilon=wanted.plan.epsilon(delta, tight=False).rdp if given.epsilon is None else given.epsilon,
         delta=delta,
     )
 

@@ -28,8 +28,9 @@ from torch import Tensor
 
 from fne.evolution.indicators import non_dominated
 from fne.evolution.real_coded import take
+from fne.privacy.policy import STEP, Tasks
 from fne.releasing import ReleaseWarning, declined, fronts, release_request
-from fne.types import Metrics, Request, Result, Round, Scalar, Status
+from fne.types import Metrics, Request, Result, Round, Status
 from fne.value_search import Arithmetic, means_of, value_request
 
 PROPOSAL, RECALL, MEASUREMENT = range(3)
@@ -68,10 +69,13 @@ class Finals:
         self.measured = 0
         """Number of finalists that were measured, of several runs the largest."""
 
-    @property
-    def tasks(self) -> Mapping[str, Mapping[str, Scalar]]:
-        """Node tasks that it asks for, with the options that never change."""
-        return {self._task: {"values": False}, "measure": {"arithmetic": self._arithmetic}}
+    def tasks(self, first: int) -> Tasks:
+        """Return the node tasks that it asks for from a step on, see `fne.privacy.policy.Tasks`."""
+        proposal, others = (first + PROPOSAL,) * 2, (first + RECALL, first + MEASUREMENT)
+        return {
+            self._task: {"values": False, STEP: proposal},
+            "measure": {"arithmetic": self._arithmetic, STEP: others},
+        }
 
     # ------------------------------------------------------------------------------------------------ ask
     def ask(self, place: int, step: int, nodes: Sequence[str]) -> Request:

@@ -12,7 +12,7 @@ Points lie in the cube [-1, 1]^d.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -25,6 +25,7 @@ from fne.finals import STEPS, Finals
 from fne.front_settings import Masking, Networks
 from fne.front_tasks import Arithmetic, Kind
 from fne.privacy import ring
+from fne.privacy.policy import STEP, Tasks
 from fne.randomness import chosen_node
 from fne.releasing import release_request, released_fronts
 from fne.searching import (
@@ -148,17 +149,18 @@ class FrontSearch:
 
     # ------------------------------------------------------------------------------------------------ ask
     @property
-    def tasks(self) -> Mapping[str, Mapping[str, Scalar]]:
-        """Node tasks that it asks for, with the options that never change."""
-        return {
-            "front_fit": {"surrogate": self._surrogate, "arithmetic": self._arithmetic},
-            "front_predict": {"surrogate": self._surrogate, "arithmetic": self._arithmetic},
-            "select": {
-                "arithmetic": self._arithmetic, "population": self._population, "weight": self._weight,
-                "publish": self.publishes,
-            },
-            **(self._finals.tasks if self._finals else {"release_front": {"values": True}} if self.releases else {}),
+    def tasks(self) -> Tasks:
+        """Node tasks that it asks for, see `fne.privacy.policy.Tasks`."""
+        last = self._rounds * (2 + self._generations) + self.publishes
+        each = {"surrogate": self._surrogate, "arithmetic": self._arithmetic, STEP: (0, last - 1)}
+        selecting = {
+            "arithmetic": self._arithmetic, "population": self._population, "weight": self._weight,
+            "publish": self.publishes, STEP: (0, last - 1),
         }  # fmt: skip
+        tasks: dict[str, Any] = {"front_fit": each, "front_predict": each, "select": selecting}
+        if self._finals:
+            return tasks | dict(self._finals.tasks(last))
+        return tasks | {"release_front": {"values": True, STEP: (last, last)}} if self.releases else tasks
 
     def ask(self, nodes: Sequence[str]) -> Request:
         """Return the request for surrogates, for predictions of candidates to the chosen node, or for the release."""

@@ -83,7 +83,7 @@ MEMBERS = {
     "validates": Member("true or false", True, "whether validation data are looked at; else they may be empty"),
     "champion": Member("method", None, "returns the Result that watch.champions keeps; without it: result()"),
     "population": Member("method", None, "returns weights [n, D] of trade-offs and the rows of front.csv"),
-    "terms": Member("method", None, "returns the least noise and the largest clip that it asks nodes for"),
+    "terms": Member("method", None, "returns what it asks of nodes at most, as fne.privacy.policy.Terms"),
     "privacy": Member("method", None, "returns the account of privacy for the summary, a mapping"),
     "lineage": Member("lineage", None, "what nodes can make by themselves, for wire = lineage"),
     "decision": Member("tensors", None, "by which tell advanced the lineage last; None before"),

@@ -39,7 +39,7 @@ class Secrets(Hidden):
         simulated: whether it is such a derived key: reports then say "simulated privacy".
     """
 
-    __slots__ = ("_key", "answered", "session", "simulated")
+    __slots__ = ("_key", "answered", "session", "simulated", "tried")
 
     def __init__(self, key: bytes, *, simulated: bool) -> None:
         self._key = key
@@ -48,6 +48,8 @@ class Secrets(Hidden):
         """Of secure sums; gone with the process, so a resumed run makes another."""
         self.answered: dict[tuple[str, str], int] = {}
         """Run and kind -> the last step of a secure sum that the node answered; it outlives sessions."""
+        self.tried: dict[tuple[str, str], tuple[int, set[bytes]]] = {}
+        """Run and kind -> the last step of a secure sum whose work was begun, and digests of what it was."""
 
     @classmethod
     def simulate(cls, seed: int, node: str) -> Secrets:
@@ -68,7 +70,8 @@ class Node:
     """One data holder: its samples (on the worker's device), its memory between steps, its secrets.
 
     In a search it has an `objective` in the samples' place. `shift`: how far its inputs are moved at most whenever they
-    are taken for training, see `fne.augment`. `policy` is what its owner lets it answer, `ledger` its own account.
+    are taken for training, see `fne.augment`. `policy` is what its owner lets it answer, `ledger` its own account;
+    `run` is the run that it takes part in, `floor` the first step that it still answers.
     A task replaces the tensors in `memory`, it does not write into them: a failed task is undone by name.
     """
 
@@ -80,6 +83,8 @@ class Node:
     objective: Objective | None = None
     policy: Policy = field(default_factory=Policy)
     ledger: Ledger = field(default_factory=Ledger)
+    run: str | None = None
+    floor: int = 0
 
     def allow(self, request: Request, parties: int = 1) -> None:
         """Hold a request to the node's policy, and take what its answer costs into the node's account.
@@ -92,15 +97,22 @@ class Node:
             RefusedError: the policy does not allow the answer.
             FneError: there is no such task, or it has no such options.
         """
-        self.policy.check_task(request.task, task_of(request).keywords)
+        run, step = request.header.run, request.header.step
+        self.policy.check_task(request.task, task_of(request).keywords, step)
+        if self.policy.tasks is not None:
+            if run != (self.run if self.run is not None else run):
+                raise RefusedError(f"this node takes part in run {self.run!r}, and not in {run!r}")
+            if step < self.floor:
+                raise RefusedError(
+                    f"this node was asked for what a run ends with from step {self.floor} on: steps do not go back to "
+                    f"{step}"
+                )
         charge = registry.traits("task", request.task).get("charge")
         releases = tuple(charge(request, self.name, parties)) if charge else ()
         self.policy.check_releases(request.task, releases)
         if releases:
-            header = request.header
-            said = repr((header.protocol, header.run, header.seed, header.step, header.attempt)).encode()
-            key = hashlib.blake2b(said + self._asked(request), digest_size=KEY_BYTES)
-            self.ledger.add(key.digest(), releases, self.policy)
+            self.ledger.add(self._key(request), releases, self.policy)
+        self.run, self.floor = run, max(self.floor, self.policy.first_step(request.task))
 
     def generator(self, header: Header, purpose: str) -> torch.Generator:
         """Return the public generator for this step: anybody who knows the run's seed can repeat it."""
@@ -118,17 +130,24 @@ class Node:
 
     def answering(self, request: Request) -> Callable[..., Draws]:
         """Return `draws(purpose, *values)` for the answer to a request, which the address has besides."""
-        asked = torch.frombuffer(bytearray(self._asked(request)), dtype=torch.uint8)
+        key = self._key(request)
+        address = torch.frombuffer(bytearray(key), dtype=torch.uint8)
 
         def draws(purpose: str, *values: Tensor) -> Draws:
-            return self.draws(request.header, purpose, asked, *values)
+            if values:
+                digest = hashlib.blake2b(b"".join(_written(values)), digest_size=16).digest()
+                self.ledger.hides(key, purpose, digest, self.policy)
+            return self.draws(request.header, purpose, address, *values)
 
         return draws
 
-    def _asked(self, request: Request) -> bytes:
-        """Return a digest of what a request asks of this node, but for the header."""
-        given = payload_of(request, self)
-        made = hashlib.blake2b(repr((request.task, sorted(request.options.items()), sorted(given))).encode())
+    def _key(self, request: Request) -> bytes:
+        """Return a digest of a request to this node: the header, and what it asks for."""
+        header, given = request.header, payload_of(request, self)
+        said = (header.protocol, header.run, header.seed, header.step, header.attempt, request.task)
+        made = hashlib.blake2b(
+            repr((said, sorted(request.options.items()), sorted(given))).encode(), digest_size=KEY_BYTES
+        )
         for part in _written([given[name] for name in sorted(given)]):
             made.update(part)
         return made.digest()

@@ -13,6 +13,7 @@ from fne.errors import RunError
 from fne.evolution.fitness import check_loss
 from fne.evolution.genome import refuse_buffers
 from fne.privacy.accountant import Accountant, Conduct, report
+from fne.privacy.policy import Tasks, Terms
 from fne.randomness import derive_seed, draw_nodes
 from fne.types import Header, LearningTask, Metrics, Request, Result, Round, Scalar
 from fne.validation import Validation
@@ -34,6 +35,10 @@ class Account(Protocol):
 
     def accountant(self) -> Accountant:
         """Return all releases of the one that has released most."""
+        ...
+
+    def planned(self, rounds: int, asked: int) -> Accountant:
+        """Return all that one may release which is in every round, with so many others."""
         ...
 
     def state_dict(self) -> dict[str, Any]:
@@ -115,14 +120,17 @@ class PrivateAveraging:
         }  # fmt: skip
 
     @property
-    def tasks(self) -> Mapping[str, Mapping[str, Scalar]]:
-        """Node tasks that it asks for."""
-        return {self._node_task: {"loss": self._loss}}
+    def tasks(self) -> Tasks:
+        """Node tasks that it asks for, see `fne.privacy.policy.Tasks`."""
+        constant = {key: value for key, value in self._options(1).items() if key not in ("noise", "clip")}
+        return {self._node_task: {"loss": self._loss, **constant}}
 
-    def terms(self) -> tuple[float, float]:
-        """Return the noise that each node of this round adds, in clips, and the clip."""
+    def terms(self) -> Terms:
+        """Return the noise that each node of this round adds, the clip, and what one tells that is in every round."""
         options = self._options(len(self._asked))
-        return float(options["noise"]), float(options["clip"])
+        return Terms(
+            float(options["noise"]), float(options["clip"]), self._account.planned(self.horizon, len(self._asked))
+        )
 
     def privacy(self) -> dict[str, Any]:
         """Return the accounted privacy of the run, as `fne.privacy.accountant.report` has it."""

@@ -96,7 +96,7 @@ def build_search(config: SearchConfig) -> Search:
     check_away(config, "in a search: all its nodes are there")
     worker = worker_of(objectives, config.seed, device)
     for node in worker.nodes.values():
-        node.policy = Policy(strategy.tasks)
+        node.policy = Policy(strategy.tasks, strategy.horizon)
     return Search(config, problem, strategy, worker)
 
 

@@ -99,7 +99,9 @@ class PolicySection(Section):
     answers: Annotated[
         int | None, Key("most requests that a node answers with noise; null: one a round", unit="requests", ge=1)
     ] = None
-    epsilon: Annotated[float | None, Key("most that a node's own account comes to, by RDP; null: any", gt=0)] = None
+    epsilon: Annotated[
+        float | None, Key("most that a node's own account comes to, by RDP; null: what the method plans", gt=0)
+    ] = None
     delta: Annotated[float | None, Key("of that account; null: the strategy's, or 1e-05", gt=0, lt=1)] = None
 
 

@@ -18,9 +18,9 @@ What they do is in `fne.privacy.session`; the session of a node is among its sec
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 
@@ -104,7 +104,9 @@ def keys_task(worker: Worker, nodes: Sequence[Node], request: Request) -> Iterat
     """Begin a session with new keys. Yields `key`, uint8 `[1, 32]`, and `signature`, uint8 `[1, 64]`."""
     for node in nodes:
         secrets = node.secrets
-        secrets.session = Session(node.name, request.header.run, _identity(node), worker.pinned, secrets.answered)
+        secrets.session = Session(
+            node.name, request.header.run, _identity(node), worker.pinned, secrets.answered, secrets.tried
+        )
         key, signature = secrets.session.entry()
         yield {"key": rows([key]), "signature": rows([signature])}
 
@@ -195,6 +197,9 @@ def offer_task(
     asked = digest_of(work, clip=clip)
     then = None if to is None else Request(header, to.task, to.nodes, options=to.options)
     for node in nodes:  # what is wrong shows before there is work
+        with _refusing():
+            _check_parties(wanted, len(members), _session(node).count)
+            _session(node).work(tag, asked)
         node.allow(work, enough(len(members)))
         if then is not None:
             node.allow(then)
@@ -368,6 +373,16 @@ def check_asked(task: str, own: Tensors, relay: Relay | None) -> None:
         raise ProtocolError(f"{relay.task!r} is not known to keep to itself what it is given, as {', '.join(KEEPING)}")
     if own:
         raise ProtocolError(f"with secure sums all nodes are asked for the same: {min(own)!r} is for this one alone")
+
+
+def _check_parties(options: Mapping[str, Any], members: int, known: int) -> None:
+    """Raise `ProtocolError` where work is for a sum of another number of nodes: it is what decides what is too large.
+
+    It may be that of all nodes that were asked, of which some were left out.
+    """
+    parties = options.get("parties", members)
+    if not members <= parties <= known:
+        raise ProtocolError(f"work for a sum of {parties} nodes cannot be added up by {members} of {known}")
 
 
 def _tag(request: Request, task: str) -> Tag:

@@ -7,7 +7,7 @@ nodes are no comparison: where a node fails, or comes back, the step moves no pa
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -19,7 +19,8 @@ from fne.evolution.fitness import check_loss, output_of, separable
 from fne.evolution.population import cleaned
 from fne.evolution.reduction import LOSSES, MOST_GENES
 from fne.evolution.swarm import Swarm, gains, owners
-from fne.types import Header, LearningTask, Metrics, Request, Result, Round, Scalar, Tensors
+from fne.privacy.policy import Tasks
+from fne.types import Header, LearningTask, Metrics, Request, Result, Round, Tensors
 from fne.validation import Validation
 
 
@@ -86,8 +87,8 @@ class Swarming:
         return self.step >= self.horizon
 
     @property
-    def tasks(self) -> Mapping[str, Mapping[str, Scalar]]:
-        """Node tasks that it asks for, with the options that never change."""
+    def tasks(self) -> Tasks:
+        """Node tasks that it asks for, see `fne.privacy.policy.Tasks`."""
         return {"fitness": self._options}
 
     def ask(self, nodes: Sequence[str]) -> Request:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fne.descent import descend_together
+from fne.errors import RunError
 from fne.node import Node, Worker
 from fne.payloads import COUNT, Entry, Payload
 from fne.privacy.accountant import WEIGHTS, Mechanism, multiplier
@@ -33,7 +34,9 @@ def candidates_charge(request: Request, node: str, parties: int) -> tuple[Releas
     """Return what `train_candidates` releases: the noised update of each candidate, which the server sees."""
     clip, literal = float(request.options["clip"]), request.options["order"] == "literal"
     share = share_of(str(request.options["noise"]), request.common["parameters"].shape[1])
-    noises = [float(noise) * share if clip else 0.0 for noise in request.common["noises"]]
+    if request.common["noises"].shape != request.common["parameters"].shape[:1]:
+        raise RunError("every candidate needs a noise of its own")
+    noises = [float(noise) * share if clip else 0.0 for noise in request.common["noises"].tolist()]
     clipped = WEIGHTS if literal else "update"
     return tuple(
         Release(noise, clip or math.inf, Mechanism(

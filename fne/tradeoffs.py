@@ -22,6 +22,7 @@ from fne.evolution.genome import refuse_buffers
 from fne.evolution.indicators import hypervolume, non_dominated, require_moocore
 from fne.privacy.accountant import WEIGHTS, Accountant, Conduct, Mechanism, multiplier, report
 from fne.privacy.compression import decode
+from fne.privacy.policy import Tasks, Terms
 from fne.privacy.score import NOTE, score_eq7, score_note
 from fne.randomness import derive_seed, draw_nodes, generator
 from fne.tradeoff_genes import Genes, Sending
@@ -158,8 +159,8 @@ class Tradeoffs:
         return self.step >= self.horizon
 
     @property
-    def tasks(self) -> Mapping[str, Mapping[str, Scalar]]:
-        """Node tasks that it asks for, with the options that never change."""
+    def tasks(self) -> Tasks:
+        """Node tasks that it asks for, see `fne.privacy.policy.Tasks`."""
         return {"train_candidates": self._options}
 
     def ask(self, nodes: Sequence[str]) -> Request:
@@ -287,10 +288,15 @@ class Tradeoffs:
         ).value
 
     # ------------------------------------------------------------------------------------------------ privacy
-    def terms(self) -> tuple[float, float]:
-        """Return the least noise on a weight, in clips, that an individual can have, and the clip."""
+    def terms(self) -> Terms:
+        """Return the least noise on a weight that an individual can have, the clip, and all trainings at that noise."""
         least = self._genes.least_noise * share_of(self._sending.noise, self._initial.numel())
-        return least, self._sending.clip or math.inf
+        return Terms(least, self._sending.clip or math.inf, self._planned())
+
+    def _planned(self) -> Accountant:
+        planned = Accountant()
+        planned.add(self._mechanism(self._genes.least_noise), self.horizon * self._count)
+        return planned
 
     def _mechanism(self, sigma: float) -> Mechanism:
         """Return what a round of one individual releases: each node's noised update, seen by the server."""
@@ -301,10 +307,7 @@ class Tradeoffs:
 
     def privacy(self) -> dict[str, Any]:
         """Return the accounted privacy of the whole search, and beside it the score of the result."""
-        beforehand = None
-        if self._generations:
-            beforehand = Accountant()
-            beforehand.add(self._mechanism(self._genes.least_noise), self.horizon * self._count)
+        beforehand = self._planned() if self._generations else None
         conduct = Conduct(
             len(self._names), "fixed", ("sample counts",), trainings=self._trainings, beforehand=beforehand,
             given=self._given,

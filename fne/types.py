@@ -292,8 +292,8 @@ class Strategy(Protocol):
     seed: int
 
     @property
-    def tasks(self) -> Mapping[str, Mapping[str, Scalar]]:
-        """Node tasks that it asks for, those of its relays among them, with the options that never change.
+    def tasks(self) -> Mapping[str, Mapping[str, Scalar | tuple[float, float]]]:
+        """Node tasks that it asks for, those of its relays among them, see `fne.privacy.policy.Tasks`.
 
         Nodes do these alone: what a method hides, no other task tells.
         """

@@ -6,7 +6,7 @@ Shapes: `B` runs side by side, `n` points known, `q` points a step, `d` variable
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fne.errors import RunError
 from fne.privacy import ring
+from fne.privacy.policy import Tasks
 from fne.searching import NOWHERE, runs_by_node, start_points
 from fne.space import SearchTask
 from fne.types import Header, Metrics, Request, Result, Round, Scalar
@@ -153,8 +154,8 @@ class ValueSearch:
         return self.step >= self.horizon
 
     @property
-    def tasks(self) -> Mapping[str, Mapping[str, Scalar]]:
-        """Node tasks that it asks for, with the options that never change."""
+    def tasks(self) -> Tasks:
+        """Node tasks that it asks for, see `fne.privacy.policy.Tasks`."""
         return {"measure": {"arithmetic": "float", "recall": False}}
 
     def ask(self, nodes: Sequence[str]) -> Request:

@@ -1172,10 +1172,11 @@ def another_run_makes_it_forget() -> bool:
 def one_run_remembered(patch: pytest.MonkeyPatch) -> None:
     real = Session.__init__
 
-    def init(self: Session, name: str, run: str, identity: Identity, pinned: Any, answered: dict[Any, int]) -> None:
+    def init(self: Session, name: str, run: str, *given: Any) -> None:
+        *_, answered, _ = given
         for key in [key for key in answered if key[0] != run]:
             del answered[key]
-        real(self, name, run, identity, pinned, answered)
+        real(self, name, run, *given)
 
     patch.setattr(Session, "__init__", init)
 

@@ -34,7 +34,7 @@ def write_memory(run_folder: Path, step: int, nodes: Mapping[str, Node], replica
 def read_memory(run_folder: Path, step: int, nodes: Mapping[str, Node]) -> dict[str, Any]:
     """Take the nodes' memory back to `step`, and return what the workers held of the lineage.
 
-    What a node has released since is not taken back: its account keeps it.
+    What a node has released since in this process is not taken back: its account keeps it.
 
     Raises:
         CheckpointError: that step is not held, or its file is not what this version writes.
@@ -47,7 +47,7 @@ def read_memory(run_folder: Path, step: int, nodes: Mapping[str, Node]) -> dict[
     if not isinstance(snapshot, dict) or snapshot.keys() != {"nodes", "ledgers", "replica"}:
         raise CheckpointError(f"{path}: not what this version keeps of the nodes; start a new run")
     for name, node in nodes.items():
-        node.memory = dict(snapshot["nodes"].get(name, {}))
+        node.memory, node.floor = dict(snapshot["nodes"].get(name, {})), 0
         if name in snapshot["ledgers"]:
             node.ledger.load_state_dict(snapshot["ledgers"][name])
     replica: dict[str, Any] = snapshot["replica"]

@@ -135,14 +135,14 @@ class Accountant:
         _check("delta", delta, 0 < delta < 1, "between 0 and 1")
         if not self.released:
             return Spent(delta, 0.0, None, 0.0)
-        curve = np.sum([n * _curve(m.multiplier, m.counted, m.sampling) for m, n in self.released.items()], axis=0)
+        curve = np.sum([n * curve_of(m) for m, n in self.released.items()], axis=0)
         if np.isinf(curve).all():
             return Spent(delta, math.inf, None, None, "there is no noise: epsilon is infinite")
-        rdp, order = _converted(curve, delta)
+        rdp, order = converted(curve, delta)
         if not tight:
             return Spent(delta, rdp, order, None, "not asked for")
         try:
-            return Spent(delta, rdp, order, self._prv(delta, _converted(curve, delta / 4000)[0]))
+            return Spent(delta, rdp, order, self._prv(delta, converted(curve, delta / 4000)[0]))
         except (ArithmeticError, ValueError, RuntimeError, IndexError, MemoryError) as error:  # opacus#601, #604
             return Spent(delta, rdp, order, None, f"no bound by PRV: {error}")
 
@@ -181,7 +181,12 @@ def _check(key: str, value: object, holds: bool, allowed: str) -> None:
         raise SettingError(f"privacy.{key}", value, allowed)
 
 
-def _converted(curve: NDArray[np.float64], delta: float) -> tuple[float, float]:
+def curve_of(mechanism: Mechanism) -> NDArray[np.float64]:
+    """Return RDP of one release at `ORDERS`."""
+    return _curve(mechanism.multiplier, mechanism.counted, mechanism.sampling)
+
+
+def converted(curve: NDArray[np.float64], delta: float) -> tuple[float, float]:
     """Return epsilon of an RDP curve, and the order that gives it."""
     from opacus.accountants.analysis.rdp import get_privacy_spent
 

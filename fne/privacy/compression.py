@@ -124,7 +124,7 @@ def prepare(
     if origin is None:
         raise ValueError("order='literal' compresses weights: give the origin that the update is added to")
     start = torch.from_numpy(_checked(origin, parts))
-    weights = start + vector
+    weights = (start + vector).nan_to_num()  # to fail would tell of weights that have no noise yet
     weights = quantised(sparsified(weights, at(weights), pruned), parts, bits, rounding)
     weights = noised(clipped(weights, clip), noise, clip or 0.0, draws)
     payload = encode(weights, parts, FLOATS if noise else bits)

@@ -6,10 +6,10 @@ what they were added to (I. Mironov, "On significance of the least significant b
 2012). Here numbers are a keystream of ChaCha20, whose key only the node can compute, and Gaussian noise is discrete: of
 whole numbers, in units of a step that was fixed before any data were seen (C. Canonne, G. Kamath, T. Steinke, "The
 discrete Gaussian for differential privacy", NeurIPS 2020). Its Rényi divergence is not above that of the continuous one
-of the same deviation, also with sampling at whole orders, where the moments are the same; that of a sum of several
-differs from it by less than e^-600 as long as the deviation is `LEAST_STEPS` (P. Kairouz, Z. Liu, T. Steinke, "The
-distributed discrete Gaussian mechanism for federated learning with secure aggregation", ICML 2021). So accounts are
-those of Gaussian noise.
+of the same deviation. With sampling moments are the same at whole orders, and at broken ones not above those of
+continuous noise by more than e^-1000; that of a sum of several differs from it by less than e^-600 as long as the
+deviation is `LEAST_STEPS` (P. Kairouz, Z. Liu, T. Steinke, "The distributed discrete Gaussian mechanism for federated
+learning with secure aggregation", ICML 2021). So accounts are those of Gaussian noise.
 
 A number is drawn in two steps. The first finds the cell of neighbouring numbers that it lies in, by inversion: the
 first place of the table of cumulative probabilities that is above a random number of 128 bits, of which the 64 leading

@@ -22,8 +22,8 @@ _REACH = 13
 """Deviations that noise does not exceed."""
 _FINEST = 2.0**-32
 """Least step: words of secure sums have 32 bits behind the binary point."""
-LEAST_NOISE = 2.0**-20
-"""Least standard deviation of noise, in units of the clip: 9.5e-7, of which no account would make anything."""
+LEAST_NOISE = 2.0**-19
+"""Least standard deviation of noise, in units of the clip: 1.9e-6, of which no account would make anything."""
 
 
 def step_of(multiplier: float, most: float) -> float:
@@ -36,7 +36,7 @@ def step_of(multiplier: float, most: float) -> float:
     Raises:
         SettingError: noise so small, or so large, that there is no such grid.
     """
-    least = max(LEAST_NOISE, LEAST_STEPS * _FINEST / most)
+    least = max(LEAST_NOISE, 2 * LEAST_STEPS * _FINEST / most)
     if not multiplier >= least:
         raise SettingError("noise", multiplier, f"0, or at least {least:.3g} for a clip of {most:g}")
     reach = (1 + _REACH * multiplier) * most

@@ -7,24 +7,42 @@ request and which no request changes, and a `Ledger` of what it has released, fr
 
 from __future__ import annotations
 
+import hashlib
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from fne.errors import RefusedError, SettingError, shown
-from fne.privacy.accountant import Accountant, Mechanism
+from fne.errors import RefusedError, shown
+from fne.privacy.accountant import ORDERS, Accountant, Mechanism, converted, curve_of
 from fne.types import Scalar
 
-Tasks = Mapping[str, Mapping[str, Scalar]]
-"""Node tasks by name, each with those options that never change."""
+Entry = tuple[tuple[Mechanism, int], ...]
+"""What an answer has released, and how often."""
+
+Tasks = Mapping[str, Mapping[str, Scalar | tuple[float, float]]]
+"""Node tasks by name, each with the options that never change, or the least and the largest value of one that does; and
+as `STEP` with the first and the last step in which the method asks for it."""
+STEP = "step"
 
 _SLACK = 1e-6
 """Relative: noise is sent as float32, and an epsilon is a sum."""
-KEY_BYTES = 16
+KEY_BYTES = 32
 """Of the key of a request."""
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What a method asks of nodes at most: least noise, in clips, largest clip, and all that a node may tell."""
+
+    noise: float
+    clip: float
+    plan: Accountant
 
 
 @dataclass(frozen=True)
@@ -50,6 +68,7 @@ class Policy:
 
     Args:
         tasks: node tasks that it does, each with the options that a request must have; `None`: all.
+        steps: of the run; requests have one of them.
         noise: least standard deviation of the node's own noise on an answer, in units of the clip. Above 0, or with a
             budget, a task that adds no noise is refused.
         clip: largest L2 norm of what noise is added to.
@@ -59,25 +78,35 @@ class Policy:
     """
 
     tasks: Tasks | None = None
+    steps: int | None = None
     noise: float = 0.0
     clip: float = math.inf
     answers: int | None = None
     epsilon: float = math.inf
     delta: float = 1e-5
 
-    def check_task(self, task: str, options: Mapping[str, Any]) -> None:
-        """Raise `RefusedError` for a task that the method does not ask for, or with an option that it never has."""
+    def check_task(self, task: str, options: Mapping[str, Any], step: int) -> None:
+        """Raise `RefusedError` for a task that the method does not ask for, in this step or with such an option."""
+        if self.steps is not None and not 0 <= step < self.steps:
+            raise RefusedError(f"this node's policy allows steps 0 to {self.steps - 1}, not {step}")
         if self.tasks is None:
             return
         if task not in self.tasks:
             known = ", ".join(sorted(self.tasks)) or "none"
             raise RefusedError(f"this node's policy allows no task {task!r}; the run's method asks for: {known}")
-        for key, value in self.tasks[task].items():
-            if options.get(key) != value:
+        for key, wanted in self.tasks[task].items():
+            value = step if key == STEP else options.get(key)
+            bounds = wanted if isinstance(wanted, tuple) else None
+            if value != wanted if bounds is None else not (value is not None and bounds[0] <= value <= bounds[1]):
+                allowed = shown(wanted) if bounds is None else f"{shown(bounds[0])} to {shown(bounds[1])}"
                 raise RefusedError(
-                    f"this node's policy allows task {task!r} with {key} = {shown(value)} only, not "
-                    f"{shown(options.get(key))}"
+                    f"this node's policy allows task {task!r} with {key} = {allowed} only, not {shown(value)}"
                 )
+
+    def first_step(self, task: str) -> int:
+        """Return the first step in which the method asks for a task: who was asked for it answers none before."""
+        bounds = (self.tasks or {}).get(task, {}).get(STEP, (0, 0))
+        return int(bounds[0]) if isinstance(bounds, tuple) else 0
 
     def check_releases(self, task: str, releases: Sequence[Release]) -> None:
         """Raise `RefusedError` for an answer with less noise, or of a larger norm, than the policy allows."""
@@ -96,11 +125,18 @@ class Policy:
 
 
 class Ledger:
-    """What a node has released under noise, request by request: a request that was answered before costs nothing."""
+    """What a node has released under noise, request by request: a request that was answered before costs nothing.
+
+    That holds as long as the answer is the same. Where a repeated training ends with other bits, as on a GPU it may,
+    the noise is another one, too, and the answer is charged as a further one (`hides`).
+    """
 
     def __init__(self) -> None:
-        self._answered: dict[bytes, tuple[tuple[Mechanism, int], ...]] = {}
-        self._accountant = Accountant()
+        self._answered: dict[bytes, Entry] = {}
+        self._released: Counter[Mechanism] = Counter()
+        self._curve: NDArray[np.float64] = np.zeros(len(ORDERS))
+        self._hidden: dict[bytes, dict[str, bytes]] = {}
+        """Key -> purpose -> a digest of what noise was added to, of answers of this process."""
 
     def __len__(self) -> int:
         """Return the number of different requests that were answered."""
@@ -108,41 +144,57 @@ class Ledger:
 
     def epsilon(self, delta: float) -> float:
         """Return what the node has spent at `delta`, by RDP."""
-        return self._accountant.epsilon(delta, tight=False).rdp
+        return _epsilon(self._curve, delta) if self._answered else 0.0
 
     def add(self, key: bytes, releases: Sequence[Release], policy: Policy) -> None:
         """Take in an answer before it is made.
 
+        The same request in a sum with fewer others, whose noise is less, replaces what was taken in.
+
         Args:
-            key: of the request, 16 bytes.
+            key: of the request.
             releases: what its answer tells.
             policy: of the node.
 
         Raises:
-            RefusedError: it would be beyond the policy's answers or epsilon; then nothing is taken in.
+            RefusedError: it would be beyond the policy's answers or epsilon, or is of a kind that does not add up with
+                the answers before; then nothing is taken in.
         """
-        if key in self._answered:
-            return
-        if policy.answers is not None and len(self) >= policy.answers:
+        entry = tuple((release.mechanism, release.count) for release in releases)
+        before = self._answered.get(key)
+        if before is None and policy.answers is not None and len(self) >= policy.answers:
             raise RefusedError(
                 f"this node has answered {len(self)} requests with noise, as many as its policy allows "
                 f"(policy.answers = {policy.answers})"
             )
-        entry = tuple((release.mechanism, release.count) for release in releases)
-        after = Accountant()
-        try:
-            for mechanism, count in (*self._accountant.released.items(), *entry):
-                after.add(mechanism, count)
-        except SettingError as error:  # of two kinds, which do not add up
-            raise RefusedError(f"this node cannot account for the answer: {error}") from None
-        if policy.epsilon < math.inf:
-            spent = after.epsilon(policy.delta, tight=False).rdp
-            if spent > policy.epsilon * (1 + _SLACK):
-                raise RefusedError(
-                    f"with this answer the node would have spent epsilon {spent:.4g} at delta {policy.delta:g}, and "
-                    f"its policy allows {policy.epsilon:g}"
-                )
-        self._answered[key], self._accountant = entry, after
+        if before is not None and not _worse(entry, before):
+            return
+        kinds = {(m.adjacency, m.unit, m.adversary) for m, _ in (*self._released.items(), *entry)}
+        if len(kinds) > 1:
+            raise RefusedError(f"this node cannot add up answers of {len(kinds)} kinds of privacy")
+        curve = self._curve + _summed(entry) if before is None else self._curve + _summed(entry) - _summed(before)
+        if policy.epsilon < math.inf and (spent := _epsilon(curve, policy.delta)) > policy.epsilon * (1 + _SLACK):
+            raise RefusedError(
+                f"with this answer the node would have spent epsilon {spent:.4g} at delta {policy.delta:g}, and "
+                f"its policy allows {policy.epsilon:.4g}"
+            )
+        self._answered[key], self._curve = entry, curve
+        self._released.update(dict(entry))
+        if before is None:
+            self._hidden[key] = {}
+
+    def hides(self, key: bytes, purpose: str, digest: bytes, policy: Policy) -> None:
+        """Take in what the noise of an answer is added to; where it is another than before, charge a further answer.
+
+        Raises:
+            RefusedError: see `add`.
+        """
+        if key not in self._answered:
+            return
+        if self._hidden.get(key, {}).setdefault(purpose, digest) == digest and key in self._hidden:
+            return
+        again = hashlib.blake2b(key + digest, digest_size=KEY_BYTES, person=b"fne/again").digest()
+        self.add(again, [Release(0, 0, mechanism, count) for mechanism, count in self._answered[key]], policy)
 
     # ------------------------------------------------------------------------------------------------ state
     def state_dict(self) -> dict[str, Any]:
@@ -162,5 +214,22 @@ class Ledger:
             name = bytes(key.tolist())
             if name not in self._answered:
                 self._answered[name] = kinds[place]
-                for mechanism, count in kinds[place]:
-                    self._accountant.add(mechanism, count)
+                self._released.update(dict(kinds[place]))
+                self._curve = self._curve + _summed(kinds[place])
+
+
+def _worse(entry: Entry, before: Entry) -> bool:
+    """Return whether one of the releases has less noise than it had before."""
+    pairs = zip(entry, before, strict=False)
+    return len(entry) != len(before) or any(new.multiplier < old.multiplier for (new, _), (old, _) in pairs)
+
+
+def _summed(entry: Entry) -> NDArray[np.float64]:
+    total = np.zeros(len(ORDERS))
+    for mechanism, count in entry:
+        total += count * curve_of(mechanism)
+    return total
+
+
+def _epsilon(curve: NDArray[np.float64], delta: float) -> float:
+    return math.inf if np.isinf(curve).all() else converted(curve, delta)[0]

@@ -45,6 +45,9 @@ from fne.privacy.protocol import (
 from fne.privacy.ring import Words
 from fne.randomness import chosen_node
 
+MOST_WORK = 4
+"""Different works that a node begins for one step: one, and again where others asked for a snapshot or dropped out."""
+
 
 class Session(Hidden):
     """What a node holds of a run's secure sums; a new one has new keys.
@@ -58,11 +61,13 @@ class Session(Hidden):
         pinned: public signing keys of all nodes that this one trusts to be who they are.
         answered: the last step that the node has sent a vector of, by run and kind; the node keeps it for all its
             sessions, of whatever runs.
+        tried: by run and kind, the last step whose work the node has begun, and digests of what it was asked there; it
+            is kept as `answered` is.
     """
 
     __slots__ = (
         "_agreement", "_answered", "_begun", "_confirmed", "_exchange", "_identity", "_listed", "_names", "_pinned",
-        "_secrets", "_transcript", "_turn", "name", "run",
+        "_secrets", "_transcript", "_tried", "_turn", "name", "run",
     )  # fmt: skip
 
     def __init__(
@@ -72,6 +77,7 @@ class Session(Hidden):
         identity: Identity,
         pinned: Mapping[str, bytes],
         answered: dict[tuple[str, str], int],
+        tried: dict[tuple[str, str], tuple[int, set[bytes]]] | None = None,
     ) -> None:
         self.name, self.run = name, run
         self._identity, self._pinned, self._agreement = identity, pinned, Agreement()
@@ -84,6 +90,12 @@ class Session(Hidden):
         self._begun = (-1, -1)
         self._turn: tuple[int, int] | None = None
         self._answered = answered
+        self._tried = {} if tried is None else tried
+
+    @property
+    def count(self) -> int:
+        """How many nodes are in the list."""
+        return len(self._names)
 
     @property
     def number(self) -> int:
@@ -139,6 +151,23 @@ class Session(Hidden):
         self._check_new(tag)
         protocol.check_places(members, self._confirmed, self.number, f"{tag}: members")
         check_count(len(members), LEAST, tag)
+
+    def work(self, tag: Tag, asked: bytes) -> None:
+        """Take in that work is begun for a sum, whether or not it comes to one.
+
+        Work that fails is told to the server, without a sum and its masks. So there is not much of it: else the server
+        could read a node's values by asking for ever other work and seeing when it fails.
+
+        Raises:
+            ProtocolError: too much other work was begun for the step, or this is an earlier one.
+        """
+        step, begun = self._tried.get((tag.run, tag.kind), (-1, set()))
+        if tag.step < step:
+            raise ProtocolError(f"this node has begun work for step {step} of {tag.kind}: {tag} is over")
+        begun = begun if tag.step == step else set()
+        if asked not in begun and len(begun) == MOST_WORK:
+            raise ProtocolError(f"this node has begun {MOST_WORK} different works for {tag}, and begins no further one")
+        self._tried[tag.run, tag.kind] = tag.step, begun | {asked}
 
     def receiver(self, seed: int, turn: int, name: str, members: Sequence[int]) -> int:
         """Return the place of the node that is to open a sum, as all of its members draw it.

@@ -7,9 +7,9 @@ noise together has a standard deviation of sigma Z on each weight. All have the 
 loss, no sample count. The sum is divided by the number of nodes that were asked, whoever answers.
 
 Deviations
-- Nodes add the noise, a share of 1 / sqrt(m) each, and not the server. It is trusted all the same with what it asks
-  for: `noise` and `clip` come with its request, and a node keeps no account of its own. Who sees the sum alone
-  (`adversary = aggregate`, with secure sums) faces all of the noise; a server that sees each upload faces a share.
+- Nodes add the noise, a share of 1 / sqrt(m) each, and not the server, which they hold to what it asks for first
+  (`fne.privacy.policy`). Who sees the sum alone (`adversary = aggregate`, with secure sums) faces all of the noise; a
+  server that sees each upload faces a share.
 - A fixed number of clients is drawn and not each by itself (Poisson), so neighbours are runs in which one client's data
   are others (replace-one): an update moves by 2 Z.
 - That nodes are drawn amplifies nothing here: the server draws them from a seed that everybody knows. A client that
@@ -34,6 +34,7 @@ from fne.privacy.accountant import Accountant, Mechanism, multiplier
 from fne.privacy.compression import clipped
 from fne.privacy.noise import noised
 from fne.privacy.policy import Release
+from fne.privacy.protocol import enough
 from fne.private_averaging import PrivateAveraging
 from fne.registry import Key, register
 from fne.tasks import private_payload
@@ -92,10 +93,18 @@ class _Clients:
 
     def add(self, asked: Sequence[str], answered: int) -> None:
         """Take in a round."""
+        self._accountant.add(self._mechanism(len(asked), answered))
+
+    def _mechanism(self, asked: int, answered: int) -> Mechanism:
         noises = 1 if self._adversary == "uploads" else answered
-        z = multiplier(self._noise / math.sqrt(len(asked)), "replace_one", noises)
-        mechanism = Mechanism(z, "update", self._clip, adjacency="replace_one", adversary=self._adversary)
-        self._accountant.add(mechanism)
+        z = multiplier(self._noise / math.sqrt(asked), "replace_one", noises)
+        return Mechanism(z, "update", self._clip, adjacency="replace_one", adversary=self._adversary)
+
+    def planned(self, rounds: int, asked: int) -> Accountant:
+        """Return what is released where no more drop out of a round than may."""
+        planned = Accountant()
+        planned.add(self._mechanism(asked, enough(asked)), rounds)
+        return planned
 
     def accountant(self) -> Accountant:
         """Return all releases."""

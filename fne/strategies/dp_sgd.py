@@ -16,6 +16,8 @@ Deviations
 - A sum of gradients is divided by a number of the config, `batch_size`, and not by the node's own rate times samples:
   the noise of an update would tell their number, within 0.7 % where there are some thousand weights, and so whether one
   record is there.
+- A model must not mix records: one with buffers, such as batch normalisation has, is refused, but what a layer of your
+  own does nobody can see.
 """
 
 from __future__ import annotations
@@ -143,6 +145,8 @@ def _recording(module: nn.Module) -> Iterator[Callable[[Worker, Tensor, Tensor, 
             yield gradients
         finally:
             recorded.remove_hooks()
+            for layer in module.modules():  # of a pass that broke they are left, with what it computed
+                layer.__dict__.pop("activations", None)
             for parameter in module.parameters():
                 parameter.grad = parameter.grad_sample = None  # type: ignore[attr-defined]
             module.eval()
@@ -166,6 +170,12 @@ class _Records:
     def add(self, asked: Sequence[str], answered: int) -> None:
         """Take in a round: those who failed may have trained, too."""
         self._turns.update(asked)
+
+    def planned(self, rounds: int, asked: int) -> Accountant:
+        """Return what is released of the records of a node that is in every round."""
+        planned = Accountant()
+        planned.add(self._mechanism, rounds * self._steps)
+        return planned
 
     def accountant(self) -> Accountant:
         """Return all releases of that node."""

@@ -33,17 +33,18 @@ Deviations and readings
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import torch
 
 from fne.finals import STEPS, Finals
+from fne.privacy.policy import STEP, Tasks
 from fne.registry import Key, register
 from fne.releasing import release_request, released
 from fne.searching import Participation, SurrogateRounds, start_points
 from fne.space import SearchTask
-from fne.types import Metrics, Request, Result, Round, Scalar
+from fne.types import Metrics, Request, Result, Round
 
 
 @register("strategy", "fdd_ea")
@@ -129,14 +130,13 @@ class FddEa:
         return self.step >= self.horizon or (self._finals is not None and self._finals.over)
 
     @property
-    def tasks(self) -> Mapping[str, Mapping[str, Scalar]]:
-        """Node tasks that it asks for, with the options that never change."""
-        return {"surrogate": self._rounds.options, **self._last_tasks()}
-
-    def _last_tasks(self) -> Mapping[str, Mapping[str, Scalar]]:
+    def tasks(self) -> Tasks:
+        """Node tasks that it asks for, see `fne.privacy.policy.Tasks`."""
+        last = self._queries + 1
+        tasks: dict[str, Any] = {"surrogate": {**self._rounds.options, STEP: (0, self._queries)}}
         if self._finals:
-            return self._finals.tasks
-        return {"release": {"values": True}} if self.releases else {}
+            return tasks | dict(self._finals.tasks(last))
+        return tasks | {"release": {"values": True, STEP: (last, last)}} if self.releases else tasks
 
     def ask(self, nodes: Sequence[str]) -> Request:
         """Return the start for all nodes, a query for those that take part, or at the end the finals' requests."""

@@ -16,17 +16,18 @@ node has measured a point that is its value.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from torch import Tensor
 
 from fne.finals import MEASUREMENT, Finals
+from fne.privacy.policy import STEP, Tasks
 from fne.registry import Key, register
 from fne.searching import Participation, SurrogateRounds, draws, start_points
 from fne.space import SearchTask
 from fne.surrogates.dycors import Dycors
-from fne.types import Metrics, Request, Result, Round, Scalar
+from fne.types import Metrics, Request, Result, Round
 from fne.value_search import Archive, value_request, values_of
 
 
@@ -100,9 +101,12 @@ class FddEaPlus:
         return self.step >= self.horizon
 
     @property
-    def tasks(self) -> Mapping[str, Mapping[str, Scalar]]:
-        """Node tasks that it asks for, with the options that never change."""
-        return {"surrogate": self._rounds.options, "measure": {"arithmetic": "float"}}
+    def tasks(self) -> Tasks:
+        """Node tasks that it asks for, see `fne.privacy.policy.Tasks`."""
+        return {
+            "surrogate": {**self._rounds.options, STEP: (0, self._first)},
+            "measure": {"arithmetic": "float", STEP: (self._first + 1, self.horizon)},
+        }
 
     def ask(self, nodes: Sequence[str]) -> Request:
         """Return FDD-EA's request; then all nodes' values of all points so far; then a point's; then the finalists'."""

@@ -28,7 +28,7 @@ Deviations
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import torch
@@ -39,9 +39,10 @@ from fne.errors import RunError, SettingError
 from fne.evolution.fitness import check_loss
 from fne.evolution.operators import order
 from fne.evolution.population import Population, Variation, cleaned
+from fne.privacy.policy import Tasks
 from fne.randomness import derive_seed, generator
 from fne.registry import Key, register
-from fne.types import Header, LearningTask, Metrics, Request, Result, Round, Scalar, Tensors
+from fne.types import Header, LearningTask, Metrics, Request, Result, Round, Tensors
 from fne.validation import Validation
 
 
@@ -166,8 +167,8 @@ class FNE:
         return self.step >= self.horizon or bool(out_of_patience)
 
     @property
-    def tasks(self) -> Mapping[str, Mapping[str, Scalar]]:
-        """Node tasks that it asks for, with the options that never change."""
+    def tasks(self) -> Tasks:
+        """Node tasks that it asks for, see `fne.privacy.policy.Tasks`."""
         return {"fitness": self._options}
 
     def ask(self, nodes: Sequence[str]) -> Request:

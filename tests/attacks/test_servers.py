@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
 from collections.abc import Iterator
@@ -12,17 +13,20 @@ import pytest
 import torch
 from torch import Tensor
 
-from fne import queries, registry
+from fne import queries, registry, secure_tasks
 from fne.config import load_config
 from fne.engines.local import LocalEngine
 from fne.errors import RefusedError, RunError, SettingError
 from fne.experiment import Experiment, build
 from fne.node import Node
+from fne.privacy import session
 from fne.privacy.accountant import Accountant
+from fne.privacy.messages import MEMBERS
 from fne.privacy.policy import Ledger, Policy
 from fne.search import Search, build_search
 from fne.secure import SecureEngine
 from fne.secure_tasks import secure_only
+from fne.strategies import dp_fedavg
 from fne.training import train
 from fne.types import Header, Reply, Request, Status
 from tests.attacks.fuzzing import TIMES, luck
@@ -49,8 +53,25 @@ def asked(made: Experiment, request: Request, **changed: Any) -> Reply:
 
 # ------------------------------------------------------------------------------------------------ noise and clip
 LIES: dict[str, list[dict[str, Any]]] = {
-    "dp_fedavg": [{"noise": 0.0}, {"noise": 0.4999}, {"clip": 1.001}, {"clip": 1e30}, {"noise": 0.0, "clip": 1e30}],
-    "dp_sgd": [{"noise": 0.0}, {"noise": 0.999}, {"clip": 1e9}, {"noise": 0.0, "rate": 1.0}],
+    "dp_fedavg": [
+        {"noise": 0.0},
+        {"noise": 0.4999},
+        {"clip": 1.001},
+        {"clip": 1e30},
+        {"noise": 0.0, "clip": 1e30},
+        {"lr": 1e9},
+        {"epochs": 2},
+    ],
+    "dp_sgd": [
+        {"noise": 0.0},
+        {"noise": 0.999},
+        {"clip": 1e9},
+        {"noise": 0.0, "rate": 1.0},
+        {"rate": 1.0},
+        {"epochs": 400},
+        {"lr": 1e-9},
+        {"batch_size": 1},
+    ],
     "fed_moeac": [{"clip": 0.0}, {"clip": 2.0}, {"order": "literal"}, {"noise": "coordinate"}, {"epochs": 9}],
 }
 
@@ -80,7 +101,7 @@ def test_noises_among_the_tensors_are_held_to_the_policy_too() -> None:
     for factor in (0.0, 0.9):
         less = {
             **request.common,
-            "noises": torch.full_like(request.common["noises"], factor * made.strategy.terms()[0]),
+            "noises": torch.full_like(request.common["noises"], factor * made.strategy.terms().noise),
         }  # type: ignore[attr-defined]
         reply = asked(made, replace(request, common=less))
         assert reply.status is Status.REFUSED
@@ -111,10 +132,10 @@ def test_no_other_task_tells_what_is_noised(strategy: str) -> None:
 
 # ------------------------------------------------------------------------------------------------ the account
 def rounds(made: Experiment, count: int) -> Iterator[Reply]:
-    """Yield what the first node answers to a request of each of so many steps."""
+    """Yield what the first node answers to the first request, and to others of other seeds."""
     request = made.strategy.ask(tuple(sorted(made.worker.nodes)))
-    for step in range(count):
-        yield asked(made, replace(request, header=replace(request.header, step=step)))
+    for seed in range(count):
+        yield asked(made, replace(request, header=replace(request.header, seed=seed)))
 
 
 def test_a_node_answers_as_often_as_the_method_has_rounds() -> None:
@@ -129,7 +150,7 @@ def test_a_node_answers_as_often_as_the_method_has_rounds() -> None:
 
 @pytest.mark.parametrize("strategy", ["dp_fedavg", "dp_sgd"])
 def test_a_nodes_own_account_is_that_of_the_run_and_holds_to_its_budget(strategy: str) -> None:
-    made = private(strategy, {"answers": 100, "delta": 1e-5})
+    made = private(strategy, {"answers": 100, "epsilon": 1e6, "delta": 1e-5})
     (node, *_) = made.worker.nodes.values()
     spent = []
     engine = LocalEngine(made.worker)
@@ -155,13 +176,83 @@ def test_of_secure_sums_a_node_counts_the_noise_of_the_others_that_are_sure_to_b
     sure = 4  # of 5 members a sum needs 4
     wanted = Accountant()
     z = 4.0 / math.sqrt(5) * math.sqrt(sure) / 2
-    mechanism = replace(next(iter(node.ledger._accountant.released)), multiplier=z)
+    mechanism = replace(next(iter(node.ledger._released)), multiplier=z)
     wanted.add(mechanism)
     assert node.ledger.epsilon(1e-5) == pytest.approx(wanted.epsilon(1e-5, tight=False).rdp, rel=1e-9)
     assert mechanism.adversary == "aggregate"
 
 
-def test_the_account_is_alive_across_a_resume_and_is_never_taken_back(tmp_path: Any) -> None:
+def test_a_sum_again_with_fewer_others_costs_what_their_noise_is_worth() -> None:
+    """It claims to have a node account for a sum of 40, to drop that, and to open one of 4 for the same request."""
+    given = {"name": "dp_fedavg", "rounds": 20, "fraction": 1.0, "noise": 4.0, "adversary": "aggregate"}
+    made = build(load_config({**TOY, "data": {**TOY["data"], "nodes": 40}, "strategy": given, "secure": True}))
+    request = made.strategy.ask(tuple(sorted(made.worker.nodes)))
+    (node, *_) = made.worker.nodes.values()
+    spent = []
+    for parties in (27, 4, 27):
+        node.allow(request, parties)
+        spent.append(node.ledger.epsilon(1e-5))
+    wanted = Accountant()
+    wanted.add(replace(next(iter(node.ledger._released)), multiplier=4.0 / math.sqrt(40) * math.sqrt(4) / 2))
+    assert spent[1] == spent[2] == pytest.approx(wanted.epsilon(1e-5, tight=False).rdp, rel=1e-9)
+    assert spent[0] < 0.5 * spent[1]
+    assert len(node.ledger) == 1
+
+
+def test_sums_of_few_are_refused_before_the_plan_is_exceeded() -> None:
+    """It claims to have all noise of 40 accounted for, and to add up four."""
+    given = {"name": "dp_fedavg", "rounds": 5, "fraction": 1.0, "noise": 4.0, "adversary": "aggregate"}
+    made = build(load_config({**TOY, "data": {**TOY["data"], "nodes": 40}, "strategy": given, "secure": True}))
+    request = made.strategy.ask(tuple(sorted(made.worker.nodes)))
+    (node, *_) = made.worker.nodes.values()
+    node.allow(request, 27)
+    with pytest.raises(RefusedError, match="would have spent epsilon"):
+        node.allow(replace(request, header=replace(request.header, step=1)), 4)
+    assert node.ledger.epsilon(1e-5) <= node.policy.epsilon
+    assert len(node.ledger) == 1
+
+
+def test_as_many_copies_as_a_server_likes_are_charged_one_by_one() -> None:
+    """It claims to average the noise away within one answer, by asking for many candidates that are the same one."""
+    made, request = first("fed_moeac")
+    least = made.strategy.terms().noise * math.sqrt(made.task.layout.size)  # type: ignore[attr-defined]
+    for copies, status in ((6, Status.OK), (400, Status.REFUSED)):  # 3 individuals of 2 generations are planned
+        made, _ = first("fed_moeac")
+        common = {name: tensor[:1].repeat(copies, *[1] * (tensor.dim() - 1)) for name, tensor in request.common.items()}
+        common["noises"] = torch.full((copies,), least)
+        assert asked(made, replace(request, common=common)).status is status
+
+
+def test_the_same_request_with_another_answer_is_charged_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It claims to get noise after noise for nothing, where a repeated training has other last bits, as on a GPU."""
+    made = private()
+    request = made.strategy.ask(tuple(sorted(made.worker.nodes)))
+    (node, *_) = made.worker.nodes.values()
+    honest, replies = dp_fedavg.clipped, []
+    for number in range(ROUNDS + 1):
+        monkeypatch.setattr(dp_fedavg, "clipped", lambda delta, clip, n=number: honest(delta * (1 + n / 1000), clip))
+        replies.append(asked(made, request))
+    assert [reply.status for reply in replies] == [Status.OK] * ROUNDS + [Status.REFUSED]
+    assert len(node.ledger) == ROUNDS
+    monkeypatch.setattr(dp_fedavg, "clipped", honest)
+    again = asked(made, request)  # what was answered before is answered as before
+    assert torch.equal(again.payload["delta"], replies[0].payload["delta"])
+
+
+def test_steps_are_those_of_one_run() -> None:
+    made = private()
+    request = made.strategy.ask(tuple(sorted(made.worker.nodes)))
+    for header, said in (
+        (Header(0, 1), ""), (Header(0, 0), ""), (Header(0, 1, "x"), "takes part in run ''"),
+        (Header(0, ROUNDS), "allows steps 0 to 2, not 3"), (Header(0, -1), "allows steps 0 to 2, not -1"),
+        (Header(0, 2), ""),
+    ):  # fmt: skip
+        reply = asked(made, replace(request, header=header))
+        assert said in reply.reason
+        assert (reply.status is Status.OK) is not bool(said)
+
+
+def test_the_account_is_alive_across_a_resume_and_is_not_taken_back(tmp_path: Any) -> None:
     given = {**TOY, "strategy": {"name": "dp_fedavg", "rounds": ROUNDS, "fraction": 1.0, "noise": 1.0},
              "watch": {"checkpoint_every": 1, "tensorboard": False}}  # fmt: skip
     train(given, out=tmp_path / "run", stop_after=2)
@@ -170,14 +261,14 @@ def test_the_account_is_alive_across_a_resume_and_is_never_taken_back(tmp_path: 
     engine.load(2)
     (node, *_) = made.worker.nodes.values()
     assert len(node.ledger) == 2
-    engine.load(1)  # a server that takes the nodes back does not take back what they have told
+    engine.load(1)  # to take the memory back does not take back what was told
     assert len(node.ledger) == 2
     assert train(None, resume=tmp_path / "run")["steps"] == ROUNDS
 
 
 def test_a_run_beyond_its_budget_ends_in_words(tmp_path: Any) -> None:
     given = {**TOY, "strategy": {"name": "dp_fedavg", "rounds": 9, "fraction": 1.0, "noise": 1.0},
-             "policy": {"answers": 4}, "watch": {"tensorboard": False}}  # fmt: skip
+             "policy": {"answers": 4, "epsilon": 1e6}, "watch": {"tensorboard": False}}  # fmt: skip
     with pytest.raises(RunError, match=r"step 4: 0 of 4 nodes answered.*policy.answers = 4"):
         train(given, out=tmp_path / "run")
 
@@ -213,8 +304,8 @@ def test_a_ledger_goes_round_and_keeps_what_it_has() -> None:
     other.load_state_dict(node.ledger.state_dict())
     assert len(other) == 2
     assert other.epsilon(1e-5) == node.ledger.epsilon(1e-5)
-    assert other.state_dict()["keys"].shape == (2, 16)
-    assert Ledger().state_dict()["keys"].shape == (0, 16)
+    assert other.state_dict()["keys"].shape == (2, 32)
+    assert Ledger().state_dict()["keys"].shape == (0, 32)
 
 
 # ------------------------------------------------------------------------------------------------ hidden points
@@ -264,6 +355,92 @@ def asked_for_all_candidates(search: Search) -> tuple[int, int]:
 def test_a_chosen_nodes_points_are_told_by_no_other_task(release: bool) -> None:
     """It claims to find all points that chosen nodes measured, with values, by asking what nodes remember."""
     assert asked_for_all_candidates(hiding(release=release, finalists=5)) == (0, 9)
+
+
+def test_a_front_is_published_once_the_search_is_over() -> None:
+    """It claims to learn what a node has just chosen, by asking it for its front after every round."""
+    search = hiding()
+    secure_only(search.worker)
+    engine, strategy = SecureEngine(LocalEngine(search.worker), search.worker.pinned), search.strategy
+    (node, *_) = search.worker.nodes.values()
+    told: list[bool] = []
+    while not strategy.done:
+        request = strategy.ask(engine.nodes)
+        strategy.tell(engine.send(request))
+        lie = Request(replace(request.header, run="run"), "release_front", (node.name,), options={"values": False})
+        (reply,) = search.worker.run(lie)
+        told.append(reply.status is Status.OK)
+    last = strategy.horizon - 3
+    assert [step for step, ok in enumerate(told) if ok] == [last]
+    early = hiding()
+    (node, *_) = early.worker.nodes.values()
+    node.allow(Request(Header(0, last), "release_front", (), options={"values": False}))
+    with pytest.raises(RefusedError, match=f"from step {last} on: steps do not go back to 0"):  # no more of the search
+        node.allow(early.strategy.ask(tuple(sorted(early.worker.nodes))))
+
+
+# ------------------------------------------------------------------------------------------------ failures that tell
+class Oracle:
+    """A server that reads single values of a node from when its work for a secure sum fails, sum by sum."""
+
+    def __init__(self, parties: int | None) -> None:
+        given = {"name": "fdd_ea_dh", "rounds": 2, "initial": 12, "generations": 2, "points": 2}
+        problem = {"name": "dtlz", "number": 2, "objectives": 2, "dim": 4, "nodes": 5}
+        self.search = build_search(load_config({"problem": problem, "strategy": given, "secure": True}))
+        secure_only(self.search.worker)
+        self.engine = SecureEngine(LocalEngine(self.search.worker), self.search.worker.pinned)
+        self.request = self.search.strategy.ask(self.engine.nodes)
+        self.attempt, self.parties = 0, parties
+        self.engine._agree(replace(self.request.header, run="run"))
+
+    def fails(self, most: float) -> bool | None:
+        """Return whether one value at least is above `most`, by one offer that leads to no sum; `None`: refused."""
+        self.attempt += 1
+        parties = self.parties or int((2**63 - 1) / (most**2 * 2.0**32))  # squares are what is added up
+        work = {**self.request.options, "parties": parties}
+        header = replace(self.request.header, run="run", attempt=self.attempt)
+        common = {**self.request.common, MEMBERS: torch.arange(5, dtype=torch.int32)}
+        options = {"task": self.request.task, "options": json.dumps(work), "attempt": 0}
+        offer = Request(header, "secure_offer", self.engine.nodes[:1], common, options=options)
+        (reply,) = self.search.worker.run(offer)
+        if "policy" in reply.reason or "cannot be added up" in reply.reason or "begins no further" in reply.reason:
+            return None
+        return reply.status is not Status.OK
+
+    def largest(self) -> tuple[float, int]:
+        """Return the largest value that it finds by bisection, and how many of its questions were answered."""
+        low, high, answered = 0.0, 64.0, 0
+        for _ in range(30):
+            told = self.fails((low + high) / 2)
+            if told is None:
+                break
+            answered += 1
+            low, high = ((low + high) / 2, high) if told else (low, (low + high) / 2)
+        return (low + high) / 2, answered
+
+
+def truth(search: Search) -> float:
+    (node, *_) = search.worker.nodes.values()
+    return float(node.memory["measured"][..., :].abs().max())
+
+
+def test_failures_within_secure_sums_are_no_oracle() -> None:
+    """It claims to read the largest value of one node to seven digits, by 30 offers for sums of ever more nodes."""
+    assert Oracle(None).largest()[1] == 0
+    honest = Oracle(5)
+    answers = [honest.fails(1.0) for _ in range(3)]
+    assert answers == [False] * 3  # the same work again is no further one
+
+
+def test_without_the_check_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(secure_tasks, "_check_parties", lambda options, members, known: None)
+    oracle = Oracle(None)
+    assert oracle.largest()[1] == session.MOST_WORK  # of four questions at most there is an answer, all the same
+    monkeypatch.setattr(session, "MOST_WORK", 100)
+    oracle = Oracle(None)
+    found, answered = oracle.largest()
+    assert answered == 30
+    assert found == pytest.approx(truth(oracle.search), rel=1e-6)
 
 
 def without_policy(search: Search) -> None:
@@ -316,7 +493,7 @@ def test_what_a_search_hides_no_other_task_tells(given: dict[str, Any], task: st
     search = hiding(**given)
     (node, *_) = search.worker.nodes.values()
     with pytest.raises(RefusedError, match="this node's policy allows"):
-        node.policy.check_task(task, options)
+        node.policy.check_task(task, options, 0)
 
 
 @pytest.mark.parametrize(
