@@ -212,12 +212,16 @@ def report(
     """Print one table of finished runs; seeds and folds of one config become mean and standard deviation."""
     from fne.watch import pictures
     from fne.watch import report as reports
+    from fne.watch.privacy import privacy_lines
 
     summaries = reports.grouped([reports.read_summary(folder) for folder in folders])
     if markdown:
         print(reports.markdown_table(summaries))
         if bytes_ and reports.federated(summaries):
             print(reports.markdown_bytes(summaries))
+        for line in privacy_lines(summaries):
+            text = line.lstrip()
+            print(f"{line[: len(line) - len(text)]}- {text}")
     else:
         _tables(summaries, bytes_)
     if curves is not None:

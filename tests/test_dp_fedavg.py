@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from fne.cli import main
 from fne.config import load_config
 from fne.engines.local import LocalEngine
 from fne.errors import FneError
@@ -78,7 +79,7 @@ def test_who_sees_sums_alone_faces_the_accounted_epsilon(rounds: int, epsilon: f
     assert [entry["releases"] for entry in report["mechanisms"]] == [rounds]
 
 
-def test_who_sees_uploads_learns_more(tmp_path: Path) -> None:
+def test_who_sees_uploads_learns_more(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     summary = train(config(noise=6.0), out=tmp_path / "run")
     assert summary["privacy"]["epsilon"] > 1.8 * 2.9  # of four rounds by the sum alone, about 2.9
     (mechanism,) = summary["privacy"]["mechanisms"]
@@ -87,6 +88,10 @@ def test_who_sees_uploads_learns_more(tmp_path: Path) -> None:
     epsilons = [line["epsilon"] for line in read_history(tmp_path / "run")]
     assert epsilons == sorted(epsilons)
     assert len(set(epsilons)) == 4
+    assert main(["report", str(tmp_path / "run"), "--markdown"]) == 0
+    told = capsys.readouterr().out.splitlines()
+    epsilon = f"{summary['privacy']['epsilon']:.4g}"
+    assert any(line.startswith(f"- simulated privacy of dp: epsilon {epsilon} at delta 1e-05") for line in told)
 
 
 def test_the_account_is_alive_across_resume_and_secure_sums_go_with_it(tmp_path: Path) -> None:
