@@ -29,6 +29,8 @@ _METHODS = {
     Tensor.repeat, Tensor.repeat_interleave, torch.repeat_interleave,
     Tensor.new_empty, Tensor.new_zeros, Tensor.new_ones, Tensor.new_full,
 }  # fmt: skip
+_LARGEST_ELEMENT = 16
+"""Bytes of a complex number of torch."""
 _NO_SIZES = ("seed", "memory")
 """Last words of keys whose numbers are no counts of anything."""
 _REFUSED = re.compile(
@@ -103,7 +105,8 @@ class _Guard(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         given = dict(kwargs or {})
-        if func in _MAKERS or (func in _METHODS and _by_numbers(*args[1:], *given.values())):
+        asked = func in _MAKERS or (func in _METHODS and _by_numbers(*args[1:], *given.values()))
+        if asked and not _surely_small(func, args, given):
             self._check(func, args, given)
         return func(*args, **given)
 
@@ -124,6 +127,29 @@ class _Guard(TorchFunctionMode):
             shape = " x ".join(map(str, made.shape))
             why = f"a tensor of {shape} numbers takes {in_words(size)}, and {in_words(room)} are available"
             raise _refusal(self._tree, made.shape, why)
+
+
+def _surely_small(func: Callable[..., Any], args: Sequence[Any], given: Mapping[str, Any]) -> bool:
+    """Whether the whole numbers of a call tell that its result is small: what torch tells takes it half a second once.
+
+    A result has no more elements than the product of these numbers, but that of `eye`, which has their square, and of a
+    method, whose tensor has some already. A number that is not whole is a value, but for `arange`.
+    """
+    numbers = [*_numbers(args), *_numbers(given.values())]
+    if func is torch.arange and not all(isinstance(number, int) for number in numbers):
+        return False
+    elements = 2 * math.prod(max(1, abs(number)) for number in numbers if isinstance(number, int))
+    elements = elements**2 if func is torch.eye else elements
+    return _LARGEST_ELEMENT * elements * (args[0].numel() if func in _METHODS else 1) <= SMALL
+
+
+def _numbers(values: Iterable[Any]) -> Iterator[int | float]:
+    """Yield the numbers among arguments, those of shapes among them."""
+    for value in values:
+        if isinstance(value, list | tuple):
+            yield from _numbers(value)
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            yield value
 
 
 def _by_numbers(*given: Any) -> bool:

@@ -26,7 +26,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import gammaln, logsumexp
 
 from fne.errors import SettingError
 from fne.privacy.score import NOTE, SCORE
@@ -218,6 +217,8 @@ def _poisson(z: float, rate: float) -> NDArray[np.float64]:
 
 def _without_replacement(z: float, rate: float) -> NDArray[np.float64]:
     """Return theorem 27's bound: a sum over powers of the rate; infinite at broken orders."""
+    from scipy.special import gammaln, logsumexp
+
     j = np.arange(2, int(ORDERS[-1]) + 1)
     even = np.array([_log_moment(z, power) for power in range(2, len(j) + 4, 2)])
     moments = (even[j // 2 - 1] + even[(j + 1) // 2 - 1]) / 2  # odd ones by Cauchy and Schwarz
@@ -230,6 +231,8 @@ def _without_replacement(z: float, rate: float) -> NDArray[np.float64]:
 
 def _log_moment(z: float, power: int) -> float:
     """Return log E(p/q - 1)^power over q = N(0, z^2), with p = N(1, z^2): by trapezia, where sums would cancel."""
+    from scipy.special import logsumexp
+
     far = 12 * z  # the mass lies around 0 and around `power`
     pieces = []
     for start, end in [(-far, power + far)] if power < 2 * far else [(-far, far), (power - far, power + far)]:

@@ -55,6 +55,16 @@ def few_of(data: Path, folder: Path) -> Path:
     return folder
 
 
+def some(tried: Sequence[Case]) -> list[Case]:
+    """Return one case of each setting, drawn; all of them where `benchmarks/fuzz.py` asks for more."""
+    settings: dict[tuple[str, str], list[Case]] = {}
+    for case in tried:
+        settings.setdefault((case.title, case.key), []).append(case)
+    draw = luck("settings")
+    return [case for own in settings.values() for case in (own if TIMES > 1 else [draw.choice(own)])]
+
+
+@pytest.mark.fuzz
 @pytest.mark.parametrize("of_strategies", [True, False], ids=["strategies", "others"])
 def test_an_absurd_number_is_told_by_key_and_value_or_costs_nothing(of_strategies: bool, tmp_path: Path) -> None:
     """Claims to end the process by the memory, by an abort, by a traceback or by a loop before the first step.
@@ -62,8 +72,8 @@ def test_an_absurd_number_is_told_by_key_and_value_or_costs_nothing(of_strategie
     Before, 23 of 684 numbers did, or were told as another key's: shifts, paddings and strides beyond what torch counts,
     swarms, and tensors of gigabytes for which a limit of the process leaves no room.
     """
-    tried = [case for case in cases() if case.title.startswith("strategy ") == of_strategies]
-    assert len(tried) > 150
+    tried = some([case for case in cases() if case.title.startswith("strategy ") == of_strategies])
+    assert len(tried) > 75
     assert not found(tried, tmp_path)
 
 
