@@ -22,6 +22,8 @@ _REACH = 13
 """Deviations that noise does not exceed."""
 _FINEST = 2.0**-32
 """Least step: words of secure sums have 32 bits behind the binary point."""
+_INWARD = 2.0**-20
+"""Share by which a vector is made shorter than the clip, for its rounding seldom lengthens it by more."""
 LEAST_NOISE = 2.0**-19
 """Least standard deviation of noise, in units of the clip: 1.9e-6, of which no account would make anything."""
 
@@ -46,22 +48,25 @@ def step_of(multiplier: float, most: float) -> float:
 
 
 def whole(vectors: Tensor, most: float, step: float) -> Tensor:
-    """Return vectors `[.., D]` as whole numbers of steps, float64, none of them longer than `most`.
+    """Return vectors `[.., D]` clipped and as whole numbers of steps, float64, none of them longer than `most`.
 
-    They are rounded to the nearest, and where that lengthens one beyond `most`, scaled down a little before.
+    They are rounded to the nearest, and where that lengthens one beyond `most`, scaled down a little before. One with
+    a number that is not finite becomes zero.
 
     Args:
-        vectors: finite, of an L2 norm of at most `most` each.
+        vectors: of any type and norm.
         most: largest L2 norm.
         step: of the grid.
     """
-    scaled = vectors.double() / step
-    bound, factor = (most / step) ** 2, 0.0
-    rounded = scaled.round()
-    while bool((long := rounded.square().sum(dim=-1, keepdim=True) > bound).any()):
-        factor = max(2 * factor, 2.0**-22)
-        rounded = torch.where(long, (scaled * max(1 - factor, 0.0)).round(), rounded)
-    return rounded
+    rows = (vectors.double() / step).view(-1, vectors.shape[-1])
+    limit, norms = most / step, torch.linalg.vector_norm(rows, dim=1)
+    rows[~norms.isfinite()] = 0.0
+    rows *= torch.where(norms > limit, limit / norms * (1 - _INWARD), 1.0).nan_to_num().unsqueeze(1)
+    rounded, inward = rows.round(), _INWARD
+    while len(long := (torch.einsum("nd,nd->n", rounded, rounded) > limit**2).nonzero()[:, 0]):
+        rounded[long] = (rows[long] * max(1 - inward, 0.0)).round()
+        inward *= 2
+    return rounded.view(vectors.shape)
 
 
 def noised(vector: Tensor, multiplier: float, most: float, draws: Callable[[Tensor], Draws] | None) -> Tensor:

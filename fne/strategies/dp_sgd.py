@@ -117,13 +117,16 @@ def _descend(
                 batch = data.take(some.to(data.x.device))
                 x = moved(batch.x, node.shift, shifts) if node.shift else batch.x
                 found = gradients(worker, x, batch.y, loss).cpu()
-                found = clipped(found.where(found.isfinite().all(dim=1, keepdim=True), 0.0), clip)
-                total += (whole(found, clip, step) if noise else found.double()).sum(dim=0)
+                total += (whole(found, clip, step) if noise else _clipped(found, clip)).sum(dim=0)
             if noise:
                 hidden = draws(f"noise of step {number}", total).gaussian(layout.size, noise * clip / step)
                 total += torch.from_numpy(hidden)
             weights -= lr / batch_size * step * total
             layout.fill(module, weights.float().to(worker.device))
+
+
+def _clipped(gradients: Tensor, clip: float) -> Tensor:
+    return clipped(gradients.where(gradients.isfinite().all(dim=1, keepdim=True), 0.0), clip).double()
 
 
 @contextlib.contextmanager
