@@ -1,22 +1,26 @@
-"""Private random numbers of a node: of a cryptographic generator, and noise whose bits tell nothing.
+"""Private random numbers of a node, from a cryptographic generator: choices, and discrete Gaussian noise.
 
-A Mersenne twister is linear over GF(2), so the noise of one upload, where it is known on weights that carry nothing
-else, gives its whole state and with it the rest of the noise; normal numbers in floating point tell by their last bits
-what they were added to (I. Mironov, "On significance of the least significant bits for differential privacy", CCS
-2012). Here numbers are a keystream of ChaCha20, whose key only the node can compute, and Gaussian noise is discrete: of
-whole numbers, in units of a step that was fixed before any data were seen (C. Canonne, G. Kamath, T. Steinke, "The
-discrete Gaussian for differential privacy", NeurIPS 2020). Its Rényi divergence is not above that of the continuous one
-of the same deviation. With sampling moments are the same at whole orders, and at broken ones not above those of
-continuous noise by more than e^-1000; that of a sum of several differs from it by less than e^-600 as long as the
-deviation is `LEAST_STEPS` (P. Kairouz, Z. Liu, T. Steinke, "The distributed discrete Gaussian mechanism for federated
-learning with secure aggregation", ICML 2021). So accounts are those of Gaussian noise.
+Why not torch's generator: a Mersenne twister is linear over GF(2). Whoever knows the noise on some weights of an
+upload, because nothing else is there, can solve for the generator's state and take the noise off all other weights. Why
+not floating point: the last bits of a float sum show what the noise was added to (I. Mironov, "On significance of the
+least significant bits for differential privacy", CCS 2012).
 
-A number is drawn in two steps. The first finds the cell of neighbouring numbers that it lies in, by inversion: the
-first place of the table of cumulative probabilities that is above a random number of 128 bits, of which the 64 leading
-ones decide but where they tie with the table's. The second takes one of the cell with equal probability, and begins
-anew with that of the cell's least likely numbers by which they are less likely than its likeliest, one in a thousand.
-Probabilities are computed in float64, each within 1e-13 of its own size, which adds less than 2e-13 a weight to an
-epsilon; beyond 13 deviations, which have a probability of 1e-38, there is nothing.
+Here all numbers come from a ChaCha20 keystream under a key that only the node can compute. Gaussian noise is discrete:
+whole numbers of a step that is fixed before any data are seen (C. Canonne, G. Kamath, T. Steinke, "The discrete
+Gaussian for differential privacy", NeurIPS 2020). Accounts may treat it as continuous noise of the same deviation:
+
+- The Rényi divergence of one release is not above that of continuous noise. With Poisson sampling the moments are equal
+  at whole orders; at broken orders they exceed those of continuous noise by less than e^-1000.
+- A sum of several has the divergence of continuous noise up to e^-600, if each has a deviation of at least
+  `LEAST_STEPS` (P. Kairouz, Z. Liu, T. Steinke, "The distributed discrete Gaussian mechanism for federated learning
+  with secure aggregation", ICML 2021).
+
+Sampling takes two stages. The first draws a cell of neighbouring numbers by inversion: a random number of 128 bits is
+looked up in a table of cumulative probabilities. Its upper 64 bits decide unless they equal an entry's. The second
+stage draws a number of the cell uniformly and rejects it with the probability by which it is less likely than the
+cell's likeliest number; about one draw in a thousand is rejected. Probabilities are float64 with a relative error below
+1e-13, which adds less than 2e-13 per weight to an epsilon. Numbers beyond 13 deviations, which have a probability of
+1e-38, are never drawn.
 """
 
 from __future__ import annotations
@@ -36,15 +40,15 @@ from fne.privacy import keys
 from fne.privacy.hidden import Hidden
 
 LEAST_STEPS = 8
-"""Steps that the deviation of discrete noise has at least."""
+"""Least deviation of discrete noise, in steps."""
 _REACH = 13
-"""Deviations beyond which no number is drawn."""
+"""Largest number that is drawn, in deviations."""
 _CELLS = 10
-"""A deviation is less than 2^10 cells, and half as many at least where cells are of more than one number."""
+"""Binary logarithm of the cells in a deviation: fewer than 2^10; at least 2^9 where a cell has more than one number."""
 _TOP = 16
-"""Leading bits of a random number by which its place in the table is looked up."""
+"""Number of leading bits that select where the search in the table begins."""
 _TWISTER = slice(3, 3 + 624)
-"""Where the words of the Mersenne twister are in the state of a torch generator on the CPU, as uint64."""
+"""Position of the Mersenne twister's words in the state of torch's CPU generator, as uint64."""
 
 _Words = NDArray[np.uint64]
 _Whole = NDArray[np.int64]

@@ -1,8 +1,8 @@
-"""The Gaussian mechanism on a grid: what is clipped becomes whole numbers of steps, and the noise is of such, too.
+"""The Gaussian mechanism on a grid: clip a vector, round it to whole numbers of steps, add discrete Gaussian noise.
 
-The step is a power of two, fixed by the clip and the noise before any data are seen, and the least with which every
-value that is sent is exact in float32 and as a word of a secure sum: so neither the rounding of a value nor that of a
-sum tells what was there before the noise.
+The step is a power of two that clip and noise alone decide. It is the smallest one for which every sent value is exact
+in float32 and in the ring of secure sums, so no rounding of a value or of a sum depends on what was there before the
+noise.
 """
 
 from __future__ import annotations

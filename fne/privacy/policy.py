@@ -1,8 +1,8 @@
-"""What a node's owner lets it answer, whatever the server asks for, and the account that the node itself keeps.
+"""Policies of nodes: what a node answers whatever the server asks for, and the account that the node keeps itself.
 
-A server says in each request what is to be done: by which task, how far updates are clipped, how much noise is added.
-Whether that is what the method promises, only the node can see to. It has a `Policy`, which is fixed before the first
-request and which no request changes, and a `Ledger` of what it has released, from which nothing is ever taken away.
+A request says which task a node shall do, how far it shall clip and how much noise it shall add. Only the node can make
+sure that this is what the method promises. Its `Policy` is fixed before the first request, and no request changes it.
+Its `Ledger` records what it has released, and nothing is ever removed from it.
 """
 
 from __future__ import annotations
