@@ -170,9 +170,9 @@ def policy_of(config: LearningConfig, strategy: Strategy) -> Policy:
     given, terms = config.policy, member(strategy, "terms")
     named = f"with strategy.name = {config.strategy.name!r}"
     if terms is None:
-        for key in ("noise", "clip", "answers", "epsilon", "delta"):
-            if getattr(given, key) is not None:
-                raise SettingError(f"policy.{key}", getattr(given, key), f"null {named}, whose answers have no noise")
+        for key, value in given:
+            if value is not None:
+                raise SettingError(f"policy.{key}", value, f"null {named}, whose answers have no noise")
         return Policy(strategy.tasks, strategy.horizon)
     wanted = terms()
     noise, clip = wanted.noise, wanted.clip

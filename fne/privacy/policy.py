@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -22,6 +21,7 @@ from fne.errors import RefusedError, shown
 from fne.privacy.accountant import ORDERS, Accountant, Mechanism, converted, curve_of
 from fne.types import Scalar
 
+Kind = tuple[str, str, str]
 Entry = tuple[tuple[Mechanism, int], ...]
 """What an answer has released, and how often."""
 
@@ -133,7 +133,7 @@ class Ledger:
 
     def __init__(self) -> None:
         self._answered: dict[bytes, Entry] = {}
-        self._released: Counter[Mechanism] = Counter()
+        self._kind: Kind | None = None
         self._curve: NDArray[np.float64] = np.zeros(len(ORDERS))
         self._hidden: dict[bytes, dict[str, bytes]] = {}
         """Key -> purpose -> a digest of what noise was added to, of answers of this process."""
@@ -169,7 +169,7 @@ class Ledger:
             )
         if before is not None and not _worse(entry, before):
             return
-        kinds = {(m.adjacency, m.unit, m.adversary) for m, _ in (*self._released.items(), *entry)}
+        kinds = {_kind(mechanism) for mechanism, _ in entry} | ({self._kind} if self._kind else set())
         if len(kinds) > 1:
             raise RefusedError(f"this node cannot add up answers of {len(kinds)} kinds of privacy")
         curve = self._curve + _summed(entry) if before is None else self._curve + _summed(entry) - _summed(before)
@@ -178,8 +178,7 @@ class Ledger:
                 f"with this answer the node would have spent epsilon {spent:.4g} at delta {policy.delta:g}, and "
                 f"its policy allows {policy.epsilon:.4g}"
             )
-        self._answered[key], self._curve = entry, curve
-        self._released.update(dict(entry))
+        self._answered[key], self._curve, (self._kind,) = entry, curve, kinds
         if before is None:
             self._hidden[key] = {}
 
@@ -214,8 +213,13 @@ class Ledger:
             name = bytes(key.tolist())
             if name not in self._answered:
                 self._answered[name] = kinds[place]
-                self._released.update(dict(kinds[place]))
+                self._kind = _kind(kinds[place][0][0])
                 self._curve = self._curve + _summed(kinds[place])
+
+
+def _kind(mechanism: Mechanism) -> Kind:
+    """Return what must be the same of all that adds up."""
+    return mechanism.adjacency, mechanism.unit, mechanism.adversary
 
 
 def _worse(entry: Entry, before: Entry) -> bool:
