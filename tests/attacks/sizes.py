@@ -224,11 +224,14 @@ def refusal(config: str) -> str:
 
 def first_step(config: dict[str, Any]) -> None:
     """Begin a run; raises `Enough` where it goes on for longer than the test has time."""
+    import torch
+
     from fne.training import train
 
     def ring(number: int, frame: Any) -> None:
         while frame is not None:
-            if "importlib" in frame.f_code.co_filename:  # half a module would be worse
+            if "importlib" in frame.f_code.co_filename or frame.f_code.co_name in ("__enter__", "__exit__"):
+                # half a module, or a mode of torch that is never left, would change what the next cases come to
                 signal.setitimer(signal.ITIMER_REAL, PATIENCE)
                 return
             frame = frame.f_back
@@ -239,7 +242,8 @@ def first_step(config: dict[str, Any]) -> None:
         files = config.get("data", LEARNING["data"])["name"] not in ("toy", "small_images")  # to be read before
         signal.setitimer(signal.ITIMER_REAL, SECONDS / 2 if files else PATIENCE)
         try:
-            train(config, out=Path(folder) / "run", stop_after=1)
+            with torch.inference_mode(False), torch.enable_grad():  # whatever the run before was interrupted within
+                train(config, out=Path(folder) / "run", stop_after=1)
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
 
