@@ -28,7 +28,8 @@ STORED = Path(__file__).with_name("golden.json")
 RESULTS = ("solution.json", "front.csv", "model.safetensors")
 """Files of a run folder that hold a result."""
 KERNELS = {
-    "OMP_NUM_THREADS": "1", "OPENBLAS_CORETYPE": "Nehalem", "ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE", "ONEDNN_MAX_CPU_ISA": "SSE41",
+    "OMP_NUM_THREADS": "1", "OPENBLAS_CORETYPE": "Nehalem", "ATEN_CPU_CAPABILITY": "default",
+    "MKL_CBWR": "COMPATIBLE", "ONEDNN_MAX_CPU_ISA": "SSE41",
 }  # fmt: skip
 """Environment in which the kernels of torch do not depend on what the processor could do besides."""
 IMAGES, NUMBERS = (str(Path(__file__).parent / "plugins" / f"small_{what}.py") for what in ("images", "numbers"))
