@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from itertools import pairwise
 
-from fne.cli import main
+from fne.cli.main import main
 
 COMMANDS = {"train", "compare", "report", "list", "show", "data"}
 VALUED = {"--out", "--seeds", "--folds", "--resume", "--stop-after"}

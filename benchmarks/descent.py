@@ -14,11 +14,11 @@ from timing import milliseconds
 from torch import nn
 from torch.nn import functional as F
 
-from fne.descent import descend_together
+from fne.config.registry import load
+from fne.core.types import Header, Samples
 from fne.evolution.evaluate import Evaluator, Plan
-from fne.node import Node, Secrets, Worker
-from fne.registry import load
-from fne.types import Header, Samples
+from fne.federation.node import Node, Secrets, Worker
+from fne.learning.local_training import descend_together
 
 MODELS, BATCHES, REPETITIONS = 10, 8, 5
 VGG = {"blocks": ((8,), (16,), (32,)), "hidden": 64, "residual": True}

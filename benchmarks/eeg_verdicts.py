@@ -18,10 +18,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fne import yamltext
-from fne.errors import DataError, DataWarning
-from fne.findings import FileReport, Finding
-from fne.registry import load
+from fne.config import yaml_text as yamltext
+from fne.config.registry import load
+from fne.core.errors import DataError, DataWarning
+from fne.core.findings import FileReport, Finding
 
 HANDS = {"T0": "rest", "T1": "left", "T2": "right"}
 OK: dict[str, dict[str, Any]] = {

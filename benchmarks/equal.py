@@ -17,7 +17,7 @@ from statistics import mean, stdev
 from typing import Any
 
 from fne.watch.history import bytes_so_far, read_history
-from fne.watch.report import human_bytes
+from fne.watch.tables import human_bytes
 
 
 def validated(folder: Path) -> list[dict[str, Any]]:

@@ -18,12 +18,12 @@ import torch
 from timing import milliseconds
 from torch import Tensor
 
-from fne import registry
+from fne.config import registry
+from fne.core.randomness import generator, seeded_initialisation
 from fne.evolution import rank_one
 from fne.evolution.evaluate import PATHS, Evaluator, resolve_plan
 from fne.evolution.genome import Layout
 from fne.evolution.philox import Perturbations
-from fne.randomness import generator, seeded_initialisation
 
 CASES = [  # model, settings, input shape, outputs, individuals, samples
     ("logistic", {}, (1, 28, 28), 10, 50, 512),

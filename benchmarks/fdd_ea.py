@@ -23,8 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fne.config import load_config
-from fne.training import train
+from fne.config.load import load_config
+from fne.run.train import train
 from fne.watch.history import read_history
 
 FUNCTIONS = ("ellipsoid", "rosenbrock", "ackley", "rastrigin", "griewank")

@@ -35,18 +35,18 @@ from typing import Any
 
 import torch
 
-from fne import wire
-from fne.config import load_config
+from fne.config.load import load_config
+from fne.core.types import Header, Request, Round
 from fne.engines.local import LocalEngine
 from fne.evolution.indicators import igd, non_dominated
-from fne.gather import gather
-from fne.relaying import Relaying
-from fne.search import Search, build_search
-from fne.secure import SecureEngine
-from fne.secure_tasks import secure_only
-from fne.surrogates.fronts import front, wfg3_line
-from fne.training import train
-from fne.types import Header, Request, Round
+from fne.federation import wire
+from fne.federation.gather import gather
+from fne.federation.relaying import Relaying
+from fne.problems.known_fronts import front, wfg3_line
+from fne.run.search_run import Search, build_search
+from fne.run.train import train
+from fne.secure.engine import SecureEngine
+from fne.secure.node_tasks import secure_only
 
 # Liu et al., Tables II and III: FDD-EA, FDD-EA-DH, DH-big-wo, DH-big, each for M = 3, 5, 10.
 PAPER: dict[tuple[str, int], tuple[tuple[float, float, float, float], ...]] = {

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 from fne.privacy.score import NOTE, SCORE
-from fne.training import train
+from fne.run.train import train
 from fne.watch.history import read_history
 
 Row = dict[str, float]

@@ -24,7 +24,7 @@ import torch
 from fed_moeac import METHODS, Row, front_of, loaded, nearest, shown, volumes
 
 from fne.privacy.score import NOTE, SCORE
-from fne.training import train
+from fne.run.train import train
 from fne.watch.history import read_history
 
 FOUND = "mnist-cnn"

@@ -24,16 +24,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fne.config import load_config
+from fne.config.load import load_config
+from fne.core.files import write_atomically
+from fne.core.types import Header, Request
 from fne.engines.local import LocalEngine
 from fne.evolution import reduction
-from fne.evolution.fitness import NO_ANSWER, answers
+from fne.evolution.losses import NO_ANSWER, answers
 from fne.evolution.population import cleaned
 from fne.evolution.swarm import Swarm, gains
-from fne.experiment import Experiment, build, load_dataset
-from fne.files import write_atomically
-from fne.runfolder import load_model
-from fne.types import Header, Request
+from fne.run.folder import load_model
+from fne.run.learning_run import Experiment, build, load_dataset
 from fne.watch.history import read_history
 
 BENCHMARK = 23.1956

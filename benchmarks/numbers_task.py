@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from fne.node import Node, Worker
-from fne.registry import register
-from fne.types import Request, Tensors
+from fne.config.registry import register
+from fne.core.types import Request, Tensors
+from fne.federation.node import Node, Worker
 
 
 @register("task", "numbers")

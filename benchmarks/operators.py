@@ -18,13 +18,13 @@ from typing import get_args
 import torch
 from timing import milliseconds
 
-from fne import registry
-from fne.evolution import lineage
+from fne.config import registry
+from fne.core.randomness import generator, seeded_initialisation
+from fne.core.types import Samples
 from fne.evolution.evaluate import Evaluator, resolve_plan
 from fne.evolution.genome import Layout
 from fne.evolution.population import Crossover, Mutation, Population, Variation
-from fne.randomness import generator, seeded_initialisation
-from fne.types import Samples
+from fne.federation import lineage
 
 INDIVIDUALS, NODES, SAMPLES, SHAPE = 50, 2, 30, (64, 256)
 

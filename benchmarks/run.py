@@ -15,7 +15,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from fne.watch.report import grouped, markdown_bytes, markdown_table, read_summary
+from fne.watch.tables import grouped, markdown_bytes, markdown_table, read_summary
 
 SMALL = "fne_mnist5000"
 CNN = f"{SMALL} model=cnn strategy.subset_size=1 strategy.rounds=500"
@@ -177,7 +177,7 @@ GROUPS: dict[str, dict[str, str]] = {
 
 def command(cell: str, name: str, run: str, folder: Path) -> list[str]:
     """Return the command of one run (`seed=1`); a run that is there already is resumed, if its settings are these."""
-    fne = [sys.executable, "-m", "fne.cli", "train"]
+    fne = [sys.executable, "-m", "fne.cli.main", "train"]
     settings = [f"name={name}", *run.split(), "engine.threads=1", "watch.tensorboard=false"]
     where = "--resume" if (folder / "config.yaml").exists() else "--out"
     return [*fne, *cell.split(), *settings, where, str(folder), "--quiet"]

@@ -16,12 +16,12 @@ from pathlib import Path
 
 import torch
 
-from fne import registry
+from fne.config import registry
+from fne.core.types import Header, Request, Round, Samples
 from fne.engines.local import LocalEngine
-from fne.node import Node, Secrets, Worker
-from fne.secure import SecureEngine
-from fne.secure_tasks import public_identity
-from fne.types import Header, Request, Round, Samples
+from fne.federation.node import Node, Secrets, Worker
+from fne.secure.engine import SecureEngine
+from fne.secure.node_tasks import public_identity
 
 HEAD = (
     "nodes", "values", "plain (ms)", "secure (ms)", "ratio", "node (ms)", "server (ms)", "keys (ms)",

@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 import torch
 
-from fne.node import Node, Worker
-from fne.registry import Key, register
-from fne.types import Header, LearningTask, Metrics, Request, Result, Round, Scalar, Tensors
+from fne.config.registry import Key, register
+from fne.core.types import Header, LearningTask, Metrics, Request, Result, Round, Scalar, Tensors
+from fne.federation.node import Node, Worker
 
 
 @register("task", "nothing")

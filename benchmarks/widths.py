@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 from run import numbers
 from torch import nn
 
+from fne.config.registry import load
+from fne.core.types import LearningTask
 from fne.evolution.genome import Layout
-from fne.registry import load
 from fne.strategies import sep_cma, snes
-from fne.types import LearningTask
 
 VARIABLES, TARGET, MOST = 20, 1e-6, 20_000
 POPULATION = 4 + math.floor(3 * math.log(VARIABLES))

@@ -14,11 +14,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fne.config.registry import Key, register
+from fne.core.errors import DataError, SettingError
+from fne.core.randomness import generator
+from fne.core.types import Dataset, Samples
 from fne.data.sources import check_dataset, locate, training_size
-from fne.errors import DataError, SettingError
-from fne.randomness import generator
-from fne.registry import Key, register
-from fne.types import Dataset, Samples
 
 _ROWS, _TRAIN = 506, 404
 _TARGET = "medv"

@@ -14,11 +14,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fne.config.registry import Key, load, register
+from fne.core.errors import DataError, SettingError
+from fne.core.randomness import generator
+from fne.core.types import Dataset, Samples
 from fne.data.sources import renumbered
-from fne.errors import DataError, SettingError
-from fne.randomness import generator
-from fne.registry import Key, load, register
-from fne.types import Dataset, Samples
 
 DRAWS = 1000
 """How often `dirichlet` draws anew before it gives up."""

@@ -20,9 +20,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fne.core.errors import DataError, SettingError
+from fne.core.types import Dataset
 from fne.data.forms import check_finite, in_form
-from fne.errors import DataError, SettingError
-from fne.types import Dataset
 
 
 # ------------------------------------------------------------------------------------------------ files

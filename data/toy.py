@@ -8,11 +8,11 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor
 
+from fne.config.registry import Key, register
+from fne.core.errors import SettingError
+from fne.core.randomness import generator
+from fne.core.types import Dataset, Samples
 from fne.data.sources import check_dataset, stratified_split, training_size
-from fne.errors import SettingError
-from fne.randomness import generator
-from fne.registry import Key, register
-from fne.types import Dataset, Samples
 
 RATE = 128.0
 """Sampling rate of the synthetic EEG in Hz."""

@@ -6,9 +6,10 @@ from typing import Annotated
 
 import torch
 
-from fne import Key, register, registry
-from fne.errors import SettingError
-from fne.types import Dataset, Samples
+from fne import Key, register
+from fne.config import registry
+from fne.core.errors import SettingError
+from fne.core.types import Dataset, Samples
 
 
 @register("data", "of_site")

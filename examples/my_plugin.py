@@ -12,12 +12,12 @@ from typing import Annotated, Any, Literal
 import torch
 from torch import Tensor, nn
 
+from fne.config.registry import Key, register
+from fne.core.randomness import derive_seed, generator
+from fne.core.types import Dataset, Header, LearningTask, Metrics, Request, Result, Round, Samples
 from fne.data.sources import check_dataset
 from fne.evolution.operators import order
 from fne.evolution.population import cleaned
-from fne.randomness import derive_seed, generator
-from fne.registry import Key, register
-from fne.types import Dataset, Header, LearningTask, Metrics, Request, Result, Round, Samples
 
 
 @register("data", "rings")

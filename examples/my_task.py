@@ -11,11 +11,11 @@ from typing import Annotated, Any, Literal
 import torch
 from torch import Tensor
 
-from fne.node import Node, Worker, payload_of
-from fne.payloads import COUNT, Entry, Payload
-from fne.randomness import derive_seed, generator
-from fne.registry import Key, register
-from fne.types import Header, LearningTask, Metrics, Request, Result, Round, Tensors
+from fne.config.registry import Key, register
+from fne.core.randomness import derive_seed, generator
+from fne.core.types import Header, LearningTask, Metrics, Request, Result, Round, Tensors
+from fne.federation.node import Node, Worker, payload_of
+from fne.federation.payloads import COUNT, Entry, Payload
 
 
 def vote_payload(request: Request, node: str) -> Payload:

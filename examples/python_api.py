@@ -11,9 +11,9 @@ from pathlib import Path
 import torch
 
 import fne
-from fne.config import load_config
-from fne.evolution.fitness import answers
-from fne.experiment import load_dataset
+from fne.config.load import load_config
+from fne.evolution.losses import answers
+from fne.run.learning_run import load_dataset
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import fne
-from fne.errors import DataWarning
+from fne.core.errors import DataWarning
 
 HERE = Path(__file__).resolve()
 

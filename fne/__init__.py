@@ -8,15 +8,15 @@ __version__ = "0.1.0"
 __all__ = ["Key", "Optimizer", "__version__", "load_model", "register", "train"]
 
 if TYPE_CHECKING:
+    from fne.config.registry import Key, register
     from fne.optimizer import Optimizer
-    from fne.registry import Key, register
-    from fne.training import load_model, train
+    from fne.run.train import load_model, train
 
 
 def __getattr__(name: str) -> Any:
     """Import on first use: `import fne` and the command's `--help` cost no torch (2 s)."""
     if name in {"train", "load_model"}:
-        from fne import training
+        from fne.run import train as training
 
         return getattr(training, name)
     if name == "Optimizer":
@@ -24,7 +24,7 @@ def __getattr__(name: str) -> Any:
 
         return Optimizer
     if name in {"register", "Key"}:
-        from fne import registry
+        from fne.config import registry
 
         return getattr(registry, name)
     raise AttributeError(f"module 'fne' has no attribute {name!r}")

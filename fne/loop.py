@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fne.types import Callback, Engine, Metrics, Result, Round, Strategy
+    from fne.core.types import Callback, Engine, Metrics, Result, Round, Strategy
 
 
 def run(strategy: Strategy, engine: Engine, *, callbacks: Sequence[Callback] = ()) -> Result:

@@ -21,17 +21,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fne import registry
+from fne.config import registry
+from fne.config.members import member, new_strategy
+from fne.config.settings import check
+from fne.core.errors import ConfigError, FneError, SettingError
+from fne.core.types import Request
 from fne.data.partition import node_names
 from fne.engines.local import LocalEngine
-from fne.errors import ConfigError, FneError, SettingError
-from fne.experiment import POOLED
-from fne.members import member, new_strategy
-from fne.objective import Objective
-from fne.search import worker_of
-from fne.settings import check
-from fne.space import SearchTask, Space, space_of
-from fne.types import Request
+from fne.problems.objective import Objective
+from fne.problems.space import SearchTask, Space, space_of
+from fne.run.learning_run import POOLED
+from fne.run.search_run import worker_of
 
 Point = dict[str, float | int] | NDArray[np.float64]
 _TOLERANCE = 1e-9

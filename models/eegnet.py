@@ -27,9 +27,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fne.errors import SettingError
-from fne.models import layers, recordings
-from fne.registry import Key, register
+from fne.config.registry import Key, register
+from fne.core.errors import SettingError
+from fne.models import image_layers as layers
+from fne.models import recording_layers as recordings
 
 SEGMENT = 256
 """Windows in time whose products are summed together: with more of them the work grows, with fewer the overhead."""

@@ -10,9 +10,9 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor, nn
 
-from fne.errors import SettingError
-from fne.models import layers
-from fne.registry import Key, register
+from fne.config.registry import Key, register
+from fne.core.errors import SettingError
+from fne.models import image_layers as layers
 
 MOST_FEATURES = 100_000
 """Quadratic features grow with the square of the inputs; beyond this a mistake is likelier than a wish."""

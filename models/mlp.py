@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fne.models import layers
-from fne.registry import Key, register
+from fne.config.registry import Key, register
+from fne.models import image_layers as layers
 
 
 @register("model", "mlp")

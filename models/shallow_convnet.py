@@ -9,7 +9,7 @@ Deviations
   dense output layer with sigmoids. Numbers and lengths of filters are not given, nor are square, logarithm and
   dropout. The reading here takes the former from ShallowFBCSPNet and its square and logarithm around the pooling
   (`activation=elu`: an ELU before it instead); the third convolution is 5 pooled values long with an ELU; no dropout.
-- The paper's two outputs are sigmoids trained with categorical cross-entropy: see `fne.evolution.fitness`.
+- The paper's two outputs are sigmoids trained with categorical cross-entropy: see `fne.evolution.losses`.
 - Initial values: braindecode's are Xavier's with zero biases; the paper variant keeps torch's random ones, since
   multiplicative mutation can never revive a zero (batch norm's offsets do begin at zero, and stay there with it).
 
@@ -30,9 +30,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fne.errors import SettingError
-from fne.models import layers, recordings
-from fne.registry import Key, register
+from fne.config.registry import Key, register
+from fne.core.errors import SettingError
+from fne.models import image_layers as layers
+from fne.models import recording_layers as recordings
 
 SMALLEST_POWER = 1e-6
 """What the pooled squares are raised to before their logarithm is taken, as in braindecode."""

@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fne.errors import SettingError
-from fne.models import layers
-from fne.registry import Key, register
+from fne.config.registry import Key, register
+from fne.core.errors import SettingError
+from fne.models import image_layers as layers
 
 
 @register("model", "vgg")

@@ -11,15 +11,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fne.config import load_config
+from fne.config.load import load_config
+from fne.core.randomness import generator, seeded_initialisation
+from fne.core.types import LearningTask, Samples, Tensors
 from fne.engines.local import LocalEngine
 from fne.evolution.evaluate import Evaluator, Plan
 from fne.evolution.genome import Layout, buffers_of
-from fne.experiment import build, load_dataset
-from fne.node import Node, Secrets, Worker
-from fne.randomness import generator, seeded_initialisation
-from fne.training import load_model
-from fne.types import LearningTask, Samples, Tensors
+from fne.federation.node import Node, Secrets, Worker
+from fne.run.learning_run import build, load_dataset
+from fne.run.train import load_model
 
 Laboratory = Callable[..., SimpleNamespace]
 

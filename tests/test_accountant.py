@@ -17,7 +17,7 @@ from scipy.optimize import brentq
 from scipy.special import logsumexp
 from scipy.stats import norm
 
-from fne.errors import SettingError
+from fne.core.errors import SettingError
 from fne.privacy import accountant
 from fne.privacy.accountant import Accountant, Conduct, Mechanism, Spent, multiplier
 from fne.privacy.score import score_eq7

@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from fne.archive import held, measure_asked, measure_points
-from fne.errors import RunError
-from fne.node import Node, Secrets
-from fne.objective import Objective, measured
-from fne.types import Header, Request, Samples
+from fne.core.errors import RunError
+from fne.core.types import Header, Request, Samples
+from fne.federation.node import Node, Secrets
+from fne.problems.objective import Objective, measured
+from fne.search.measurements import held, measure_asked, measure_points
 
 NAN = float("nan")
 HEADER = Header(3, 5, "run")

@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 
-from fne.cli import main
-from fne.errors import RunError
-from fne.training import train
-from fne.types import Header, Reply, Round, Status, Traffic
+from fne.cli.main import main
+from fne.core.errors import RunError
+from fne.core.types import Header, Reply, Round, Status, Traffic
+from fne.run.train import train
 from fne.watch.attendance import Attendance, failure_lines, warning_of
 
 PLUGIN = '''
 from typing import Annotated
 
-from fne.averaging import Averaging
-from fne.registry import Key, register
-from fne.tasks import train_payload, train_task
+from fne.learning.averaging import Averaging
+from fne.config.registry import Key, register
+from fne.learning.node_tasks import train_payload, train_task
 from dataclasses import replace
 
 

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 import fne
-from fne.augment import moved
-from fne.config import load_config
-from fne.errors import SettingError
-from fne.experiment import build
+from fne.config.load import load_config
+from fne.core.errors import SettingError
+from fne.core.types import Header, Request
+from fne.learning.augment import moved
 from fne.privacy.policy import Policy
-from fne.types import Header, Request
+from fne.run.learning_run import build
 
 
 def draw(seed: int = 0) -> torch.Generator:

@@ -22,16 +22,16 @@ from safetensors.torch import save
 from torch import nn
 
 import fne
-from fne import registry
-from fne.cli import main
-from fne.config import list_bundled
-from fne.errors import CheckpointError, FneError, RunError
-from fne.evolution.fitness import correct
-from fne.experiment import load_dataset
-from fne.registry import KINDS, catalogue
-from fne.runfolder import locked, make_folder
+from fne.cli.main import main
+from fne.config import registry
+from fne.config.load import list_bundled
+from fne.config.registry import KINDS, catalogue
+from fne.core.errors import CheckpointError, FneError, RunError
+from fne.evolution.losses import correct
+from fne.run.folder import locked, make_folder
+from fne.run.learning_run import load_dataset
 from fne.watch.history import read_history
-from fne.watch.report import markdown_bytes, markdown_table, read_summary
+from fne.watch.tables import markdown_bytes, markdown_table, read_summary
 
 QUIET = ("-q", "engine.threads=1", "watch.tensorboard=false")
 SHORT = ("fne_toy", "strategy.rounds=3", *QUIET)
@@ -45,7 +45,7 @@ from fne import Key, register
 from fne.data.toy import toy
 from fne.engines.local import LocalEngine
 from fne.strategies.fne import FNE
-from fne.types import Dataset, Samples
+from fne.core.types import Dataset, Samples
 
 
 @register("data", "mine")
@@ -245,7 +245,7 @@ def test_help_list_show_and_config_errors_import_no_torch() -> None:
         (["data", "fetch", "mnist", "x=1"], 2),
     ]  # fmt: skip
     code = (
-        "import json, sys\nfrom fne.cli import main\n"
+        "import json, sys\nfrom fne.cli.main import main\n"
         "for arguments, status in json.loads(sys.argv[1]):\n"
         "    assert main(arguments) == status, arguments\n"
         "    assert 'torch' not in sys.modules, arguments\n"
@@ -259,7 +259,7 @@ def test_help_list_show_and_config_errors_import_no_torch() -> None:
 
 def test_exit_status_of_the_process(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "fne.cli", "train", "fne_toy", "strategy.populaton=3"],
+        [sys.executable, "-m", "fne.cli.main", "train", "fne_toy", "strategy.populaton=3"],
         cwd=tmp_path, capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 2
@@ -372,7 +372,7 @@ def test_a_default_folder_that_cannot_be_made(tmp_path: Path) -> None:
 @pytest.mark.parametrize("words", [("fne_toy",), ("fedavg_quick", "model=cnn", "strategy.rounds=2"),
                                    ("fne_toy", "strategy=fedavg", "strategy.rounds=5")])  # fmt: skip
 def test_a_loaded_model_gives_the_recorded_accuracy(words: tuple[str, ...], tmp_path: Path) -> None:
-    config = fne.config.load_config(words[0], words[1:])  # type: ignore[attr-defined]
+    config = fne.config.load.load_config(words[0], words[1:])  # type: ignore[attr-defined]
     summary = fne.train(config, ["engine.threads=1"], out=tmp_path / "run")
     torch.rand(3)  # whatever the user did meanwhile
     module = fne.load_model(tmp_path / "run")
@@ -394,11 +394,11 @@ def read_summary_file(folder: Path) -> dict[str, Any]:
 
 
 def test_load_model_says_what_is_wrong(tmp_path: Path) -> None:
-    with pytest.raises(fne.errors.CheckpointError, match="only a finished run has one"):  # type: ignore[attr-defined]
+    with pytest.raises(fne.core.errors.CheckpointError, match="only a finished run has one"):  # type: ignore[attr-defined]
         fne.load_model(tmp_path)
     for content in (b"", b"text that is no model", b"\2\0\0\0\0\0\0\0{}"):
         (tmp_path / "model.safetensors").write_bytes(content)
-        with pytest.raises(fne.errors.CheckpointError, match="not the model of a run"):  # type: ignore[attr-defined]
+        with pytest.raises(fne.core.errors.CheckpointError, match="not the model of a run"):  # type: ignore[attr-defined]
             fne.load_model(tmp_path)
 
 
@@ -592,7 +592,7 @@ def test_models_that_are_more_than_their_trainable_parameters(
         assert resumed[key] == whole[key]
     torch.rand(3)  # whatever the user did meanwhile
     module = fne.load_model(tmp_path / "whole")
-    test = load_dataset(fne.config.load_config(source)).test  # type: ignore[attr-defined]
+    test = load_dataset(fne.config.load.load_config(source)).test  # type: ignore[attr-defined]
     with torch.no_grad():
         logits = module(test.x)
     assert float(correct(logits.unsqueeze(0), test.y)[0]) / len(test) == whole["accuracy_test"]
@@ -657,7 +657,7 @@ def test_a_run_folder_belongs_to_one_process_at_a_time(tmp_path: Path, fails: An
     hold = f"""
 import sys
 from pathlib import Path
-from fne.runfolder import locked, make_folder
+from fne.run.folder import locked, make_folder
 with locked(Path({str(folder)!r})):
     print("held", flush=True)
     sys.stdin.read()
@@ -682,14 +682,14 @@ def test_a_run_that_is_overtaken_while_it_loads_gets_another_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    overtaking, build = [], fne.training.build
+    overtaking, build = [], fne.run.train.build
 
     def slow(config: Any) -> Any:
-        monkeypatch.setattr(fne.training, "build", build)
+        monkeypatch.setattr(fne.run.train, "build", build)
         overtaking.append(fne.train("fne_toy", ["strategy.rounds=1"]))
         return build(config)
 
-    monkeypatch.setattr(fne.training, "build", slow)
+    monkeypatch.setattr(fne.run.train, "build", slow)
     overtaken = fne.train("fne_toy", ["strategy.rounds=1"])
     assert [overtaking[0]["folder"], overtaken["folder"]] == ["runs/fne_toy-s0", "runs/fne_toy-s0-2"]
     assert overtaking[0]["model_sha256"] == overtaken["model_sha256"]
@@ -842,7 +842,7 @@ def test_champions(tmp_path: Path) -> None:
     fne.train("fne_toy", ["engine.threads=1", "watch.champions=10"], out=tmp_path / "run")
     kept = sorted((tmp_path / "run" / "champions").iterdir())
     assert [path.name for path in kept] == [f"step-0000000{step}0.safetensors" for step in (1, 2, 3)]
-    validation = load_dataset(fne.config.load_config("fne_toy")).validation  # type: ignore[attr-defined]
+    validation = load_dataset(fne.config.load.load_config("fne_toy")).validation  # type: ignore[attr-defined]
     folder = tmp_path / "as_model"
     folder.mkdir()
     for path, step in zip(kept, (10, 20, 30), strict=True):

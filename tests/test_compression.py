@@ -16,7 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from fne.errors import FneError, SettingError
+from fne.core.errors import FneError, SettingError
+from fne.core.randomness import generator
 from fne.evolution.genome import Layout, Leaf
 from fne.privacy.compression import (
     clipped,
@@ -30,7 +31,6 @@ from fne.privacy.compression import (
 )
 from fne.privacy.draws import Draws
 from fne.privacy.noise import noised
-from fne.randomness import generator
 
 SPECIAL = (0.0, -0.0, 1e-45, -1e-45, 1.17e-38, 3.4028235e38, -3.4028235e38, 1.0, -1.0)
 NUMBERS = st.one_of(st.sampled_from(SPECIAL), st.floats(width=32, allow_nan=False, allow_infinity=False))

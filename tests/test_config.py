@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fne import registry
-from fne.config import Config, difference, list_bundled, load_config
-from fne.errors import ConfigError, FneError
-from fne.sections import parse_bytes
-from fne.yamltext import parse
+from fne.config import registry
+from fne.config.load import Config, difference, list_bundled, load_config
+from fne.config.sections import parse_bytes
+from fne.config.yaml_text import parse
+from fne.core.errors import ConfigError, FneError
 
 
 @pytest.fixture(autouse=True)

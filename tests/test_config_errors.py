@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fne import registry
-from fne.config import list_bundled, load_config
-from fne.errors import ConfigError
-from fne.yamltext import parse
+from fne.config import registry
+from fne.config.load import list_bundled, load_config
+from fne.config.yaml_text import parse
+from fne.core.errors import ConfigError
 
 
 @pytest.fixture(autouse=True)

@@ -12,20 +12,20 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fne.config import list_bundled, load_config
+from fne.config.load import list_bundled, load_config
+from fne.config.registry import catalogue, entry, load, settings_model
+from fne.core.errors import DataError, DataWarning, RunError, SettingError
+from fne.core.randomness import generator, seeded_initialisation
+from fne.core.types import AGGREGATE, Dataset, Engine, Request, Samples, Status, Strategy
 from fne.data.partition import deal, describe
-from fne.errors import DataError, DataWarning, RunError, SettingError
 from fne.evolution.evaluate import PATHS, Evaluator, Plan
 from fne.evolution.genome import Layout
 from fne.evolution.philox import Perturbations
 from fne.evolution.rank_one import RankOne, steps, width
-from fne.experiment import Experiment, build
+from fne.federation.node import Secrets
 from fne.loop import run
-from fne.node import Secrets
-from fne.randomness import generator, seeded_initialisation
-from fne.registry import catalogue, entry, load, settings_model
-from fne.training import train
-from fne.types import AGGREGATE, Dataset, Engine, Request, Samples, Status, Strategy
+from fne.run.learning_run import Experiment, build
+from fne.run.train import train
 from fne.watch.history import read_history
 
 STEPS = 6

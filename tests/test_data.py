@@ -17,15 +17,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fne.config.registry import catalogue, declared, load
+from fne.core.errors import DataError, SettingError
+from fne.core.randomness import generator
+from fne.core.types import Dataset, Samples
 from fne.data.cifar10 import CLASSES, cifar10
 from fne.data.housing import housing
 from fne.data.mnist import _small, mnist, read_idx
 from fne.data.sources import check_arrays, locate, stratified_split, training_size
 from fne.data.toy import toy
-from fne.errors import DataError, SettingError
-from fne.randomness import generator
-from fne.registry import catalogue, declared, load
-from fne.types import Dataset, Samples
 
 DATA = os.environ.get("FNE_DATA")
 needs_data = pytest.mark.skipif(not DATA, reason="FNE_DATA is not set: no MNIST, CIFAR-10 and housing files")

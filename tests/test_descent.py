@@ -12,13 +12,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fne import descent, models
-from fne.descent import descend
+from fne import models
+from fne.config.registry import load
+from fne.core.randomness import generator, seeded_initialisation
+from fne.core.types import Header, Samples
 from fne.evolution.evaluate import Evaluator, Plan
-from fne.node import Node, Secrets, Worker
-from fne.randomness import generator, seeded_initialisation
-from fne.registry import load
-from fne.types import Header, Samples
+from fne.federation.node import Node, Secrets, Worker
+from fne.learning import local_training as descent
+from fne.learning.local_training import descend
 
 HEADER = Header(3, 5, run="test")
 assert models

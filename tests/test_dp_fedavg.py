@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 import torch
 
-from fne.cli import main
-from fne.config import load_config
+from fne.cli.main import main
+from fne.config.load import load_config
+from fne.core.errors import FneError
+from fne.core.types import Request
 from fne.engines.local import LocalEngine
-from fne.errors import FneError
-from fne.experiment import Experiment, build
 from fne.privacy.compression import clipped
 from fne.privacy.policy import Policy
-from fne.training import train
-from fne.types import Request
+from fne.run.learning_run import Experiment, build
+from fne.run.train import train
 from fne.watch.history import read_history
 
 

@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 from scipy import stats
 from torch import Tensor
 
-from fne.errors import SettingError
-from fne.privacy import draws, ring
+from fne.core.errors import SettingError
+from fne.privacy import draws
 from fne.privacy.draws import LEAST_STEPS, Draws, key_of
 from fne.privacy.noise import noised, step_of, whole
+from fne.secure import ring
 
 KEY = bytes(range(32))
 

@@ -11,12 +11,12 @@ import torch
 from scipy.interpolate import RBFInterpolator
 from torch import Tensor
 
-from fne.randomness import generator
-from fne.space import Space, Variable
+from fne.core.randomness import generator
+from fne.problems.space import Space, Variable
+from fne.problems.test_functions import Landscape, ellipsoid_formula
 from fne.surrogates import cubic
 from fne.surrogates.cubic import RIDGE
 from fne.surrogates.dycors import Dycors, compressed
-from fne.surrogates.problems import Landscape, ellipsoid_formula
 
 NAN, INF = math.nan, math.inf
 

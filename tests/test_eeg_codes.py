@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fne.data.eeg_codes import code_events
-from fne.data.eeg_reading import event_list, open_recording
-from fne.data.eeg_recording import Source
-from fne.errors import DataWarning
-from fne.findings import FilesError
-from fne.registry import load
-from fne.types import Dataset
+from fne.config.registry import load
+from fne.core.errors import DataWarning
+from fne.core.findings import FilesError
+from fne.core.types import Dataset
+from fne.data.eeg.codes import code_events
+from fne.data.eeg.open import event_list, open_recording
+from fne.data.eeg.recording import Source
 
 RATE, TRIALS = 128.0, 18
 Span = tuple[int, int, int]

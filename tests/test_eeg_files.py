@@ -20,15 +20,15 @@ import torch
 from numpy.typing import NDArray
 
 import fne
-from fne.cli import main
-from fne.config import load_config
-from fne.data.eeg_contract import agree
-from fne.data.eeg_recording import Header
+from fne.cli.main import main
+from fne.config.load import load_config
+from fne.config.registry import load
+from fne.core.errors import DataError, DataWarning, FneError, SettingError
+from fne.core.findings import FilesError
+from fne.core.types import Dataset
+from fne.data.eeg.contract import agree
+from fne.data.eeg.recording import Header
 from fne.data.partition import deal
-from fne.errors import DataError, DataWarning, FneError, SettingError
-from fne.findings import FilesError
-from fne.registry import load
-from fne.types import Dataset
 
 DATA = os.environ.get("FNE_DATA")
 needs_files = pytest.mark.skipif(
@@ -360,7 +360,7 @@ import sys
 from pathlib import Path
 import fne.data.sources
 fne.data.sources.cache_folder = lambda: Path({str(tmp_path / "cache")!r})
-from fne.registry import load
+from fne.config.registry import load
 data = load("data", "eeg_files")(seed=0, path={str(tmp_path / "files")!r}, labels=dict(a="x", b="y"), tmax=0.5)
 print("mne" in sys.modules, float(data.train.x.sum()))
 """
@@ -448,8 +448,8 @@ def test_check_looks_at_other_data_sets_too(
     plugin = tmp_path / f"twice{shared}.py"
     plugin.write_text(
         "import torch\n"
-        "from fne.registry import register\n"
-        "from fne.types import Dataset, Samples\n"
+        "from fne.config.registry import register\n"
+        "from fne.core.types import Dataset, Samples\n"
         f'@register("data", "twice{shared}")\n'
         "def twice(*, seed: int, again: bool = False) -> Dataset:\n"
         '    """Have a sample in two parts."""\n'
@@ -470,7 +470,7 @@ def test_check_looks_at_other_data_sets_too(
 
 
 @needs_files
-@pytest.mark.filterwarnings("ignore::fne.errors.DataWarning")
+@pytest.mark.filterwarnings("ignore::fne.core.errors.DataWarning")
 @pytest.mark.parametrize("method", ["fne", "es", "fedavg", "centralised"])
 def test_methods_train_on_the_real_runs(tmp_path: Path, method: str) -> None:
     overrides = ["strategy.rounds=2", "watch.tensorboard=false"]
@@ -484,7 +484,7 @@ def test_methods_train_on_the_real_runs(tmp_path: Path, method: str) -> None:
 
 
 @needs_files
-@pytest.mark.filterwarnings("ignore::fne.errors.DataWarning")
+@pytest.mark.filterwarnings("ignore::fne.core.errors.DataWarning")
 def test_the_first_run_with_eeg_files_ends_well_above_chance(tmp_path: Path) -> None:
     """Of 60 windows a guesser has more than 62 % right once in 40 times; the config has 73 % of them right."""
     summaries = [

@@ -16,12 +16,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fne.cli import main
-from fne.data.eeg_reading import event_list, open_recording
-from fne.data.eeg_recording import Header, Processing, Source
-from fne.data.eeg_signal import prepare
-from fne.errors import FneError
-from fne.findings import FileError, Finding
+from fne.cli.main import main
+from fne.core.errors import FneError
+from fne.core.findings import FileError, Finding
+from fne.data.eeg.open import event_list, open_recording
+from fne.data.eeg.recording import Header, Processing, Source
+from fne.data.eeg.signal import prepare
 
 DATA = os.environ.get("FNE_DATA")
 needs_data = pytest.mark.skipif(not DATA, reason="FNE_DATA is not set: no EEG files")

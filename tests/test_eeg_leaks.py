@@ -12,10 +12,10 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from fne.data.eeg_leaks import equal, sketch, unrepeated
-from fne.errors import DataWarning
-from fne.registry import load
-from fne.types import Dataset
+from fne.config.registry import load
+from fne.core.errors import DataWarning
+from fne.core.types import Dataset
+from fne.data.eeg.leaks import equal, sketch, unrepeated
 
 Windows = NDArray[np.float64]
 """`[n, channels, times]` in microvolts."""

@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fne.data.eeg_contract import agree
-from fne.data.eeg_length import signal_rates
-from fne.data.eeg_reading import event_list, open_recording
-from fne.data.eeg_recording import Header, Source, same_rate
-from fne.errors import DataWarning
-from fne.findings import FilesError
-from fne.registry import load
-from fne.types import Dataset
+from fne.config.registry import load
+from fne.core.errors import DataWarning
+from fne.core.findings import FilesError
+from fne.core.types import Dataset
+from fne.data.eeg.contract import agree
+from fne.data.eeg.length import signal_rates
+from fne.data.eeg.open import event_list, open_recording
+from fne.data.eeg.recording import Header, Source, same_rate
 
 SECONDS = 12
 EVENTS = [(1.0, "a"), (3.0, "b"), (5.0, "a"), (7.0, "b")]

@@ -16,12 +16,12 @@ import pytest
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from fne.data.eeg_filters import filter_in_place, moving_standardise, resampled
-from fne.data.eeg_reading import event_list, open_recording
-from fne.data.eeg_recording import Header, Processing, Source, Windows
-from fne.data.eeg_signal import prepare
-from fne.errors import SettingError
-from fne.findings import FileError, Finding
+from fne.core.errors import SettingError
+from fne.core.findings import FileError, Finding
+from fne.data.eeg.filters import filter_in_place, moving_standardise, resampled
+from fne.data.eeg.open import event_list, open_recording
+from fne.data.eeg.recording import Header, Processing, Source, Windows
+from fne.data.eeg.signal import prepare
 
 DATA = os.environ.get("FNE_DATA")
 needs_data = pytest.mark.skipif(not DATA, reason="FNE_DATA is not set: no EEG files")

@@ -15,12 +15,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fne.data import eeg_store
-from fne.data.eeg_recording import Header, Processing, Source, Windows
-from fne.data.eeg_store import Store
-from fne.errors import DataWarning
-from fne.files import write_atomically
-from fne.findings import FileError, Finding
+from fne.core.errors import DataWarning
+from fne.core.files import write_atomically
+from fne.core.findings import FileError, Finding
+from fne.data.eeg import cache as eeg_store
+from fne.data.eeg.cache import Store
+from fne.data.eeg.recording import Header, Processing, Source, Windows
 
 FINDINGS = (Finding("flat", "Öz: flat", "channels that vary", "data: {bad_channels: zero}", "repaired"),)
 HEADER = Header(

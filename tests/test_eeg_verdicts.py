@@ -18,10 +18,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fne.data.eeg_layout import find
-from fne.errors import DataError, DataWarning
-from fne.findings import FileReport, Finding
-from fne.registry import load
+from fne.config.registry import load
+from fne.core.errors import DataError, DataWarning
+from fne.core.findings import FileReport, Finding
+from fne.data.eeg.layout import find
 
 ROOT = Path(__file__).parents[1]
 DATA = os.environ.get("FNE_DATA")

@@ -12,17 +12,17 @@ import torch.nn.functional as F
 from pydantic import ValidationError
 from torch import Tensor, nn
 
-from fne.config import load_config
-from fne.errors import SettingError
+from fne.config.load import load_config
+from fne.config.registry import entry, load, settings_model
+from fne.core.errors import SettingError
+from fne.core.randomness import generator, seeded_initialisation
+from fne.core.types import Samples
 from fne.evolution.evaluate import PATHS, Evaluator, Plan
 from fne.evolution.genome import Layout
-from fne.experiment import load_dataset
 from fne.models import eegnet
-from fne.models import recordings as blocks
-from fne.randomness import generator, seeded_initialisation
-from fne.registry import entry, load, settings_model
-from fne.training import load_model, train
-from fne.types import Samples
+from fne.models import recording_layers as blocks
+from fne.run.learning_run import load_dataset
+from fne.run.train import load_model, train
 
 NORMS = ("norm_time", "norm_spatial", "norm_pointwise")
 

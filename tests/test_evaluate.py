@@ -13,7 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fne.errors import SettingError
+from fne.config.registry import load
+from fne.core.errors import SettingError
+from fne.core.randomness import generator, seeded_initialisation
+from fne.core.types import Header, Request, Samples
 from fne.evolution.evaluate import (
     CPU_WORKING_SET,
     PATHS,
@@ -26,10 +29,7 @@ from fne.evolution.evaluate import (
 from fne.evolution.genome import Layout, buffers_of
 from fne.evolution.philox import Perturbations
 from fne.evolution.rank_one import RankOne, steps, width
-from fne.node import Node, Secrets, Worker
-from fne.randomness import generator, seeded_initialisation
-from fne.registry import load
-from fne.types import Header, Request, Samples
+from fne.federation.node import Node, Secrets, Worker
 
 
 class Stacked(nn.Module):

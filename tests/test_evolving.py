@@ -15,15 +15,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fne.errors import RunError, SettingError
+from fne.config.registry import load
+from fne.core.errors import RunError, SettingError
+from fne.core.types import LearningTask, Reply, Request, Samples
 from fne.evolution import shaping
 from fne.evolution.evaluate import Plan
 from fne.evolution.genome import Layout
 from fne.evolution.shaping import packed
-from fne.evolving import Evolving
+from fne.learning.evolving import Evolving
 from fne.loop import run
-from fne.registry import load
-from fne.types import LearningTask, Reply, Request, Samples
 
 Build = Callable[..., SimpleNamespace]
 Clouds = Callable[..., dict[str, Samples]]

@@ -17,10 +17,10 @@ import yaml
 from pydantic import BaseModel
 
 import fne
-from fne import registry
-from fne.cli import app
-from fne.config import load_config
-from fne.sections import EvaluationSection, PolicySection, ProblemNodes, WatchSection
+from fne.cli.main import app
+from fne.config import registry
+from fne.config.load import load_config
+from fne.config.sections import EvaluationSection, PolicySection, ProblemNodes, WatchSection
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted((ROOT / "docs").glob("*.md"))
@@ -72,7 +72,7 @@ TABLE_ROW = re.compile(r"^\| `(\w+)` \| ([^|]*) \|", re.MULTILINE)
 # ------------------------------------------------------------------------------------------------ examples
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_an_example_config_runs_and_resumes_to_the_same_model(path: Path, tmp_path: Path) -> None:
-    train = ["-m", "fne.cli", "train", "--quiet"]
+    train = ["-m", "fne.cli.main", "train", "--quiet"]
     run([*train, str(path), "--out", "whole"], tmp_path)
     run([*train, str(path), "--out", "parts", "--stop-after", "37"], tmp_path)
     run([*train, "--resume", "parts"], tmp_path)

@@ -10,16 +10,16 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from fne.cli import main
-from fne.config import load_config
+from fne.cli.main import main
+from fne.config.load import load_config
+from fne.core.errors import FneError, RunError, SettingError
 from fne.engines.local import LocalEngine
-from fne.errors import FneError, RunError, SettingError
 from fne.loop import run
 from fne.optimizer import Optimizer
-from fne.releasing import ReleaseWarning
-from fne.search import Search, build_search
-from fne.training import train
-from fne.watch.checkpoint import Checkpoint
+from fne.run.checkpoint import Checkpoint
+from fne.run.search_run import Search, build_search
+from fne.run.train import train
+from fne.search.release import ReleaseWarning
 from fne.watch.history import read_history
 
 Array = NDArray[np.float64]
@@ -356,7 +356,7 @@ def test_a_checkpoint_follows_a_step_that_ends_a_minute_after_the_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for minute, held in ((60.0, []), (0.0, [2, 3])):  # what was dear to measure is not lost with a kill
-        monkeypatch.setattr("fne.watch.checkpoint.MINUTE", minute)
+        monkeypatch.setattr("fne.run.checkpoint.MINUTE", minute)
         folder = tmp_path / str(minute)
         made, engine = search()
         engine._folder = folder

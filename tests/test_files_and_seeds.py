@@ -13,11 +13,11 @@ import pytest
 import torch
 from torch import nn
 
-from fne.files import torch_bytes, write_atomically
+from fne.core.files import torch_bytes, write_atomically
+from fne.core.randomness import derive_seed, generator, seeded_initialisation
+from fne.core.types import Samples
 from fne.loop import run
-from fne.randomness import derive_seed, generator, seeded_initialisation
 from fne.strategies.fedavg import fedavg
-from fne.types import Samples
 
 
 # ------------------------------------------------------------------------------------------------ files

@@ -13,19 +13,19 @@ import pytest
 import torch
 from torch import Tensor
 
+from fne.core.types import AGGREGATE, Header, Reply, Result, Round, Status, Traffic
 from fne.engines.local import LocalEngine
-from fne.finals import MEASUREMENT, PROPOSAL, RECALL, Finals
-from fne.objective import Objective
 from fne.optimizer import Optimizer
-from fne.releasing import ReleaseWarning
-from fne.search import worker_of
-from fne.secure import SecureEngine
-from fne.secure_tasks import secure_only
-from fne.training import train
-from fne.types import AGGREGATE, Header, Reply, Result, Round, Status, Traffic
+from fne.problems.objective import Objective
+from fne.run.search_run import worker_of
+from fne.run.train import train
+from fne.search.finals import MEASUREMENT, PROPOSAL, RECALL, Finals
+from fne.search.release import ReleaseWarning
+from fne.secure.engine import SecureEngine
+from fne.secure.node_tasks import secure_only
 from fne.watch.history import read_history
 
-pytestmark = pytest.mark.filterwarnings("ignore:strategy.infill = all:fne.errors.SettingWarning")
+pytestmark = pytest.mark.filterwarnings("ignore:strategy.infill = all:fne.core.errors.SettingWarning")
 NAN = math.nan
 POINT = ("fdd_ea", "fdd_ea_plus")
 SITES = 5

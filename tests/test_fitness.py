@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fne.errors import SettingError
-from fne.evolution.fitness import check_loss, correct, predictions, sample_losses
-from fne.randomness import generator
+from fne.core.errors import SettingError
+from fne.core.randomness import generator
+from fne.evolution.losses import check_loss, correct, predictions, sample_losses
 
 P, N, C = 3, 7, 4
 LOGITS = 3 * torch.randn(P, N, C, generator=generator("logits"))

@@ -11,14 +11,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fne import registry
-from fne.errors import RunError, SettingError
+from fne.config import registry
+from fne.core.errors import RunError, SettingError
+from fne.core.types import LearningTask, Request, Samples, Tensors
 from fne.evolution.evaluate import Plan
+from fne.federation.node import Node, Worker
+from fne.learning.node_tasks import fitness_task
 from fne.loop import run
-from fne.node import Node, Worker
 from fne.strategies.fne import FNE
-from fne.tasks import fitness_task
-from fne.types import LearningTask, Request, Samples, Tensors
 
 Build = Callable[..., SimpleNamespace]
 Clouds = Callable[..., dict[str, Samples]]

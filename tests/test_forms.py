@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 import fne
+from fne.core.errors import DataError
+from fne.core.types import Dataset, Samples
 from fne.data.sources import check_dataset
-from fne.errors import DataError
-from fne.types import Dataset, Samples
 
 X = torch.tensor([[0.0, 3.0], [1.0, 2.0], [2.0, 255.0], [3.0, 0.0]])
 Y = torch.tensor([0, 1, 1, 0])
@@ -188,8 +188,12 @@ def test_groups_that_are_refused(groups: Any, message: str) -> None:
 
 def test_other_things_that_are_refused() -> None:
     good = dataset(X, Y)
-    assert refusal({"train": 1}).startswith("data.name: the data set is a dict; its function must return fne.types")
-    assert refusal(replace(good, test=(X, Y))).startswith("odd, test part: it is a tuple; it must be fne.types.Samples")
+    assert refusal({"train": 1}).startswith(
+        "data.name: the data set is a dict; its function must return fne.core.types"
+    )
+    assert refusal(replace(good, test=(X, Y))).startswith(
+        "odd, test part: it is a tuple; it must be fne.core.types.Samples"
+    )
     for classes, shown in ((2, "2"), ("ab", "'ab'"), ((), "()")):
         assert refusal(replace(good, classes=classes)).startswith(f"odd: classes = {shown}; give the classes' names")
     wide = replace(good, test=Samples(torch.ones(3, 5), Y[:3]))

@@ -17,22 +17,22 @@ import torch
 from scipy.stats import pearsonr, spearmanr
 from torch import Tensor
 
-from fne import wire
-from fne.config import load_config
+from fne.config.load import load_config
+from fne.core.errors import DataWarning, RunError
+from fne.core.randomness import chosen_node
+from fne.core.types import Engine, Request, Round
 from fne.engines.local import LocalEngine
-from fne.errors import DataWarning, RunError
 from fne.evolution import rvea
-from fne.gather import gather
-from fne.node import Node, Worker
-from fne.privacy import ring
-from fne.randomness import chosen_node
-from fne.relaying import Relaying
-from fne.search import build_search
-from fne.secure import SecureEngine
-from fne.secure_tasks import secure_only
+from fne.federation import wire
+from fne.federation.gather import gather
+from fne.federation.node import Node, Worker
+from fne.federation.relaying import Relaying
+from fne.run.search_run import build_search
+from fne.secure import ring
+from fne.secure.engine import SecureEngine
+from fne.secure.node_tasks import secure_only
 from fne.surrogates.acquisition import lcb_of_sums
 from fne.surrogates.cubic import Cubic
-from fne.types import Engine, Request, Round
 
 SETTINGS = {"rounds": 4, "initial": 30, "generations": 28, "population": 12, "points": 2, "release": False}
 N = 12

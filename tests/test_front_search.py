@@ -14,26 +14,26 @@ import pytest
 import torch
 from torch import Tensor
 
-from fne.archive import measure_points
-from fne.config import load_config
+from fne.config.load import load_config
+from fne.core.errors import DataWarning, FneError, RunError, SettingError
+from fne.core.randomness import chosen_node
+from fne.core.types import Header, Reply, Request, Round, Status
 from fne.engines.local import LocalEngine
-from fne.errors import DataWarning, FneError, RunError, SettingError
 from fne.evolution import rvea
+from fne.federation.node import Secrets, Worker
+from fne.federation.relaying import Relaying
 from fne.loop import run
-from fne.node import Secrets, Worker
 from fne.privacy.policy import Policy
-from fne.randomness import chosen_node
-from fne.relaying import Relaying
-from fne.search import Search, build_search
-from fne.secure import SecureEngine
-from fne.secure_tasks import secure_only
-from fne.space import FrontTask, Space, Variable
+from fne.problems.space import FrontTask, Space, Variable
+from fne.run.search_run import Search, build_search
+from fne.run.train import train
+from fne.search.measurements import measure_points
+from fne.secure.engine import SecureEngine
+from fne.secure.node_tasks import secure_only
 from fne.strategies.fdd_ea_mo import fdd_ea_mo
-from fne.training import train
-from fne.types import Header, Reply, Request, Round, Status
 from fne.watch.history import read_history
 
-pytestmark = pytest.mark.filterwarnings("ignore:strategy.infill = all:fne.errors.SettingWarning")
+pytestmark = pytest.mark.filterwarnings("ignore:strategy.infill = all:fne.core.errors.SettingWarning")
 """Interpolants of the same points are quick to fit; that they are the same at all nodes is in test_spread.py."""
 SMALL = {"rounds": 3, "initial": 20, "generations": 4, "population": 10, "points": 2, "finals": "literal"}
 """Without finals, in which all nodes measure what is published: these are in test_finals.py."""

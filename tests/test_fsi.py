@@ -16,22 +16,23 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fne.config import load_config
+from fne.config.load import load_config
+from fne.config.registry import load
+from fne.core.errors import ConfigError, DataError, FneError, RunError, SettingError
+from fne.core.randomness import derive_seed
+from fne.core.types import Header, Reply, Request, Samples, Status
 from fne.engines.local import LocalEngine
-from fne.errors import ConfigError, DataError, FneError, RunError, SettingError
-from fne.evolution import fitness, reduction, shaping
+from fne.evolution import losses as fitness
+from fne.evolution import reduction, shaping
 from fne.evolution.evaluate import Evaluator, Plan
 from fne.evolution.genome import Layout
 from fne.evolution.philox import Perturbations, Purpose, Stream
 from fne.evolution.swarm import gains, owners
-from fne.experiment import Experiment, build
+from fne.learning.swarming import owners_for
 from fne.loop import run
 from fne.privacy.policy import Policy
-from fne.randomness import derive_seed
-from fne.registry import load
-from fne.swarming import owners_for
-from fne.training import train
-from fne.types import Header, Reply, Request, Samples, Status
+from fne.run.learning_run import Experiment, build
+from fne.run.train import train
 from fne.watch.history import read_history
 
 Build = Callable[..., SimpleNamespace]

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fne.errors import SettingError
+from fne.core.errors import SettingError
+from fne.core.randomness import generator
 from fne.evolution.genome import Layout, buffers_of, fill_buffers
-from fne.randomness import generator
 
 
 class Tied(nn.Module):

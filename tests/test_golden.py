@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fne.registry import catalogue
+from fne.config.registry import catalogue
 from tests import golden
 
 RUNS = golden.runs()

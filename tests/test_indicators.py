@@ -12,9 +12,9 @@ import torch
 from pymoo.indicators.hv import HV
 from pymoo.indicators.igd import IGD
 
-from fne.errors import FneError
+from fne.core.errors import FneError
 from fne.evolution.indicators import Volume, hypervolume, igd, non_dominated
-from fne.surrogates.fronts import front
+from fne.problems.known_fronts import front
 
 NAN, INF = math.nan, math.inf
 

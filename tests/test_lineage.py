@@ -16,18 +16,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from fne import wire
-from fne.codec import LineageCodec
-from fne.config import load_config
-from fne.errors import CheckpointError, FneError, RunError, SettingError
-from fne.evolution import lineage
-from fne.evolution.lineage import Replica, digest
-from fne.experiment import Experiment, build, new_lineage
-from fne.gather import gather
-from fne.node import Worker
-from fne.registry import catalogue
-from fne.training import train
-from fne.types import Reply, Request, Round, Status
+from fne.config.load import load_config
+from fne.config.registry import catalogue
+from fne.core.errors import CheckpointError, FneError, RunError, SettingError
+from fne.core.types import Reply, Request, Round, Status
+from fne.federation import lineage, wire
+from fne.federation.gather import gather
+from fne.federation.lineage import Replica, digest
+from fne.federation.lineage_codec import LineageCodec
+from fne.federation.node import Worker
+from fne.run.learning_run import Experiment, build, new_lineage
+from fne.run.train import train
 from fne.watch.history import read_history
 
 BYTES = ("bytes_", "payload_", "catch_up", "snapshots")
@@ -175,7 +174,7 @@ def test_with_other_ways_to_evaluate(more: dict[str, Any], tmp_path: Path) -> No
 
 NORMED = """
 from torch import nn
-from fne.registry import register
+from fne.config.registry import register
 
 @register("model", "normed")
 class Normed(nn.Sequential):

@@ -11,13 +11,14 @@ import pytest
 import torch
 from torch import nn
 
-from fne import registry, wire
-from fne.device import resolve_device
+from fne.config import registry
+from fne.core.errors import CheckpointError, RunError
+from fne.core.types import AGGREGATE, Header, Reply, Request, Samples, Status, Tensors
 from fne.engines.local import LocalEngine
-from fne.errors import CheckpointError, RunError
-from fne.gather import RunningSum
-from fne.node import Node, Worker, payload_of
-from fne.types import AGGREGATE, Header, Reply, Request, Samples, Status, Tensors
+from fne.federation import wire
+from fne.federation.gather import RunningSum
+from fne.federation.node import Node, Worker, payload_of
+from fne.run.device import resolve_device
 
 HEADER = Header(seed=3, step=4)
 

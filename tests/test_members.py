@@ -13,12 +13,12 @@ import pytest
 import torch
 
 import fne
-from fne import registry
-from fne.cli import main
-from fne.errors import FneError, StrategyWarning
-from fne.members import KINDS, MEMBERS, METHODS, VALUES
+from fne.cli.main import main
+from fne.config import registry
+from fne.config.members import KINDS, MEMBERS, METHODS, VALUES
+from fne.core.errors import FneError, StrategyWarning
+from fne.core.types import Strategy
 from fne.optimizer import Optimizer
-from fne.types import Strategy
 
 ROOT = Path(__file__).parents[1]
 PLUGIN = '''
@@ -27,7 +27,7 @@ from typing import Annotated
 
 import torch
 
-from fne.registry import Key, register
+from fne.config.registry import Key, register
 from fne.strategies.fne import FNE
 
 
@@ -128,7 +128,7 @@ def odd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, A
         ("pooled", "zero", "pooled is of type int: of a strategy it must be true or false"),
         ("validates", "text", "validates is of type str"),
         ("fewest", "zero", "fewest is of type int: of a strategy it must be a whole number >= 1"),
-        ("lineage", "tensor", "lineage is of type Tensor: of a strategy it must be a fne.evolution.lineage.Lineage"),
+        ("lineage", "tensor", "lineage is of type Tensor: of a strategy it must be a fne.federation.lineage.Lineage"),
         ("decision", "tensor", "decision is of type Tensor: of a strategy it must be a mapping of tensors by name"),
         ("secure", "text", "secure is of type str"),
         ("result", "tensor", "result must be a method"),
@@ -243,7 +243,7 @@ def is_strategy(node: ast.AST) -> bool:
 
 
 def probes(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """Yield the line and the member wherever a strategy is asked for one, but for `fne.members`."""
+    """Yield the line and the member wherever a strategy is asked for one, but for `fne.config.members`."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and is_strategy(node.value):
             yield node.lineno, node.attr
@@ -269,7 +269,7 @@ def test_nothing_else_is_asked_of_a_strategy() -> None:
         for line, name in probes(ast.parse(path.read_text()))
         if name not in required
     ]
-    assert found == [], "ask by fne.members.member, and put the member into its table"
+    assert found == [], "ask by fne.config.members.member, and put the member into its table"
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,10 @@ from pydantic import ValidationError
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from fne.errors import SettingError
-from fne.models import layers
-from fne.randomness import generator, seeded_initialisation
-from fne.registry import catalogue, entry, load, settings_model
+from fne.config.registry import catalogue, entry, load, settings_model
+from fne.core.errors import SettingError
+from fne.core.randomness import generator, seeded_initialisation
+from fne.models import image_layers as layers
 
 MNIST, CIFAR = (1, 28, 28), (3, 32, 32)
 SHAPES = (MNIST, CIFAR, (64, 240), (13,))

@@ -15,11 +15,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fne import registry
-from fne.errors import RefusedError
-from fne.node import Node, Secrets, Worker, payload_of
+from fne.config import registry
+from fne.core.errors import RefusedError
+from fne.core.types import Header, Request, Samples, Status, Tensors
+from fne.federation.node import Node, Secrets, Worker, payload_of
 from fne.privacy.draws import Draws
-from fne.types import Header, Request, Samples, Status, Tensors
 
 HEADER = Header(seed=3, step=4, run="r")
 Task = Callable[[Worker, Sequence[Node], Request], Iterator[Tensors]]

@@ -11,14 +11,14 @@ import torch
 from torch import Tensor, nn
 
 import fne
+from fne.core.types import Header, LearningTask, Reply, Result, Round, Samples, Strategy, Traffic
 from fne.evolution.evaluate import Evaluator, Plan
-from fne.evolution.fitness import NO_ANSWER, answers, correct, sample_losses
 from fne.evolution.genome import Layout
+from fne.evolution.losses import NO_ANSWER, answers, correct, sample_losses
 from fne.evolution.population import Population, Variation
-from fne.releasing import released
-from fne.types import Header, LearningTask, Reply, Result, Round, Samples, Strategy, Traffic
-from fne.validation import Validation
-from fne.value_search import Archive
+from fne.learning.validation import Validation
+from fne.search.release import released
+from fne.search.value_search import Archive
 from fne.watch.totals import Totals
 
 NAN, INF = math.nan, math.inf

@@ -15,14 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from fne.errors import SettingError
+from fne.core.errors import SettingError
+from fne.core.randomness import generator, seeded_initialisation
+from fne.core.types import Tensors
 from fne.evolution import operators
 from fne.evolution import population as managers
 from fne.evolution.genome import Layout
 from fne.evolution.philox import Purpose, Stream
 from fne.evolution.population import Mutation, Population, Variation, breed, cleaned
-from fne.randomness import generator, seeded_initialisation
-from fne.types import Tensors
 
 NETWORK = nn.Sequential(nn.Conv2d(2, 5, 3), nn.BatchNorm2d(5), nn.ConvTranspose2d(5, 4, 2), nn.Linear(7, 3))
 INF = math.inf

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import fne
-from fne.errors import FneError
+from fne.core.errors import FneError
 from fne.optimizer import Optimizer
 
 FAST = {"strategy": "fdd_ea", "rounds": 3, "generations": 5, "population": 10}

@@ -17,15 +17,15 @@ from typing import Any
 import pytest
 import torch
 
-from fne import registry
-from fne.cli import main
-from fne.config import load_config
-from fne.errors import ConfigError, DataError, FneError, SettingError
-from fne.measuring import MeasurementWarning
-from fne.objective import read_known
-from fne.releasing import ReleaseWarning
-from fne.space import Problem, space_of
-from fne.training import train
+from fne.cli.main import main
+from fne.config import registry
+from fne.config.load import load_config
+from fne.core.errors import ConfigError, DataError, FneError, SettingError
+from fne.problems.measuring import MeasurementWarning
+from fne.problems.objective import read_known
+from fne.problems.space import Problem, space_of
+from fne.run.train import train
+from fne.search.release import ReleaseWarning
 
 OWN = '''
 import json, os, subprocess, sys, time
@@ -393,7 +393,7 @@ def test_closing_lets_a_process_end_by_itself(made: Any) -> None:
 
 PARENT = """
 import sys, threading, torch
-from fne.own_problems import callable_problem, command_problem
+from fne.problems.external import callable_problem, command_problem
 x = {"x": (-2, 0)}
 for problem in (
     callable_problem(function="own.py:hangs", variables=x, time_limit=600),
@@ -658,7 +658,7 @@ SEARCH_IN_TWO = """
 import sys
 from pathlib import Path
 import torch
-from fne.own_problems import callable_problem
+from fne.problems.external import callable_problem
 problem = callable_problem(function="own.py:slow_pair", variables={"x": (-1, 1)}, objectives=("far", "near"),
                            parallel=int(sys.argv[1]))
 problem.keep(Path("measured.jsonl"))
@@ -709,7 +709,7 @@ def test_a_killed_run_measures_nothing_twice(parallel: int, tmp_path: Path) -> N
     calls = tmp_path / "calls.txt"
     words = ["run.yaml", "--out", "run"]
     for enough in (5, 14):
-        process = subprocess.Popen([sys.executable, "-m", "fne.cli", "train", *words, "-q"], cwd=tmp_path)
+        process = subprocess.Popen([sys.executable, "-m", "fne.cli.main", "train", *words, "-q"], cwd=tmp_path)
         deadline = time.monotonic() + 60
         while not (calls.exists() and len(calls.read_text().splitlines()) >= enough) and time.monotonic() < deadline:
             time.sleep(0.01)
@@ -717,7 +717,7 @@ def test_a_killed_run_measures_nothing_twice(parallel: int, tmp_path: Path) -> N
         process.wait()
         words = ["--resume", "run"]  # also where no step was finished
     done = subprocess.run(
-        [sys.executable, "-m", "fne.cli", "train", "--resume", "run", "-q"], cwd=tmp_path, timeout=120, check=False
+        [sys.executable, "-m", "fne.cli.main", "train", "--resume", "run", "-q"], cwd=tmp_path, timeout=120, check=False
     )
     assert done.returncode == 0
     measured = calls.read_text().splitlines()
@@ -738,7 +738,7 @@ def test_a_full_disk_ends_a_run_whose_measurements_cannot_be_kept(parallel: int,
         "strategy: {name: fdd_ea, initial: 200, rounds: 1, participation: 1, generations: 2}\n"
         "watch: {tensorboard: false}\n"
     )
-    command = f"ulimit -f 24; exec {sys.executable} -m fne.cli train run.yaml -q --out run"  # blocks of 1024 bytes
+    command = f"ulimit -f 24; exec {sys.executable} -m fne.cli.main train run.yaml -q --out run"  # blocks of 1024 bytes
     full = subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert full.returncode == 2
     assert full.stderr.startswith("fne: cannot write run/nodes/measured.jsonl: File too large; make room")
@@ -746,7 +746,7 @@ def test_a_full_disk_ends_a_run_whose_measurements_cannot_be_kept(parallel: int,
     journal = (tmp_path / "run" / "nodes" / "measured.jsonl").read_bytes()
     assert journal.endswith(b"}\n")
     assert all(json.loads(line)["values"] for line in journal.splitlines())
-    again = [sys.executable, "-m", "fne.cli", "train", "--resume", "run", "-q"]
+    again = [sys.executable, "-m", "fne.cli.main", "train", "--resume", "run", "-q"]
     subprocess.run(again, cwd=tmp_path, check=True, timeout=120, capture_output=True)
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["finished"]
 

@@ -45,7 +45,7 @@ def test_the_command_and_the_version() -> None:
     import fne
 
     assert PROJECT["project"]["version"] == fne.__version__
-    assert PROJECT["project"]["scripts"] == {"fne": "fne.cli:main"}
+    assert PROJECT["project"]["scripts"] == {"fne": "fne.cli.main:main"}
 
 
 def tracked() -> list[str]:
@@ -116,7 +116,7 @@ def test_wheel_has_one_top_level_and_the_command(built: tuple[list[str], list[st
     _, names, info = built
     assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"fne"}
     assert info["top_level.txt"].split() == ["fne"]
-    assert "fne = fne.cli:main" in info["entry_points.txt"]
+    assert "fne = fne.cli.main:main" in info["entry_points.txt"]
     assert "Name: federated-neuroevolution\n" in info["METADATA"]
     assert "License-Expression: Apache-2.0\n" in info["METADATA"]
     assert f"Version: {PROJECT['project']['version']}" in info["METADATA"]

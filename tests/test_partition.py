@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from fne.config.registry import catalogue, load
+from fne.core.errors import DataError, SettingError
+from fne.core.randomness import generator
+from fne.core.types import Dataset, Samples
 from fne.data.partition import DRAWS, _log_dirichlet, _softmax, deal, describe, dirichlet, iid
-from fne.errors import DataError, SettingError
-from fne.randomness import generator
-from fne.registry import catalogue, load
-from fne.types import Dataset, Samples
 
 PARTITIONS = sorted(catalogue("partition"))
 BY_LABEL = ("one_class", "shards", "dirichlet")

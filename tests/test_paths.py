@@ -11,18 +11,18 @@ from typing import Any
 import pytest
 
 import fne
-from fne import registry
-from fne.cli import main
-from fne.config import load_config
-from fne.errors import ConfigError, PathWarning
-from fne.runfolder import experiment_of
+from fne.cli.main import main
+from fne.config import registry
+from fne.config.load import load_config
+from fne.core.errors import ConfigError, PathWarning
+from fne.run.folder import experiment_of
 
 PLUGIN = '''
 """A data set with a path setting, and one that searches for a path elsewhere."""
 from pathlib import Path
 from typing import Annotated
 
-from fne.registry import Key, register
+from fne.config.registry import Key, register
 
 
 @register("data", "papers")

@@ -11,16 +11,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fne import registry
-from fne.codec import LineageCodec
+from fne.config import registry
+from fne.config.registry import catalogue, traits
+from fne.core.errors import FneError, RunError
+from fne.core.types import Header, Reply, Request, Round, Samples, Status, Tensors
 from fne.engines.local import LocalEngine
-from fne.errors import FneError, RunError
-from fne.gather import RunningSum
+from fne.federation.gather import RunningSum
+from fne.federation.lineage_codec import LineageCodec
+from fne.federation.node import Worker
+from fne.federation.payloads import COUNT, Entry, Form, expecting, fault, outvoted
 from fne.loop import run
-from fne.node import Worker
-from fne.payloads import COUNT, Entry, Form, expecting, fault, outvoted
-from fne.registry import catalogue, traits
-from fne.types import Header, Reply, Request, Round, Samples, Status, Tensors
 
 HEADER = Header(0, 0)
 
@@ -212,8 +212,8 @@ def test_a_liar_is_found_behind_the_lineage_codec(
     laboratory: Callable[..., SimpleNamespace], clouds: Callable[..., dict[str, Samples]]
 ) -> None:
     """The frames hold no candidates then, and the answers are held to the number of them all the same."""
-    from fne.evolution.lineage import Replica
-    from fne.experiment import new_lineage
+    from fne.federation.lineage import Replica
+    from fne.run.learning_run import new_lineage
 
     lab = laboratory(lambda: nn.Linear(4, 3), clouds(9, 12, 15))
     given = {"rounds": 3, "population": 6, "parents": 3, "nodes": "all"}

@@ -11,9 +11,9 @@ import pytest
 import torch
 from scipy import stats
 
+from fne.core.randomness import derive_seed
 from fne.evolution import philox
 from fne.evolution.philox import SQUARE_VARIANCE, UNIT, VARIANCE, Perturbations, Purpose, Stream
-from fne.randomness import derive_seed
 
 ONES = 0xFFFFFFFF
 

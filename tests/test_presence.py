@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from fne.codec import LineageCodec
-from fne.config import load_config
+from fne.config.load import load_config
+from fne.core.errors import FneError
+from fne.core.types import Header, Request, Status
 from fne.engines.local import LocalEngine
 from fne.engines.presence import Presence
-from fne.errors import FneError
-from fne.experiment import build
-from fne.training import train
-from fne.types import Header, Request, Status
+from fne.federation.lineage_codec import LineageCodec
+from fne.run.learning_run import build
+from fne.run.train import train
 from fne.watch.history import read_history
 
 NODES = tuple(f"n{i}" for i in range(8))

@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from fne.space import Measure, Problem
-from fne.surrogates import problems
-from fne.surrogates.problems import Landscape
+from fne.problems import test_functions as problems
+from fne.problems.space import Measure, Problem
+from fne.problems.test_functions import Landscape
 
 NAMES = ("ellipsoid", "rosenbrock", "ackley", "rastrigin", "griewank")
 BOUNDS = {"ellipsoid": 5.12, "rosenbrock": 2.048, "ackley": 32.768, "rastrigin": 5, "griewank": 600}

@@ -11,13 +11,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from fne.core.randomness import generator, seeded_initialisation
+from fne.core.types import Header, Request, Samples, Status
 from fne.evolution import rank_one
 from fne.evolution.evaluate import Plan
 from fne.evolution.genome import Layout
 from fne.evolution.philox import UNIT, Perturbations
 from fne.evolution.rank_one import RankOne
-from fne.randomness import generator, seeded_initialisation
-from fne.types import Header, Request, Samples, Status
 
 Build = Callable[..., SimpleNamespace]
 Clouds = Callable[..., dict[str, Samples]]

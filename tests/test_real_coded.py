@@ -12,8 +12,8 @@ from pymoo.operators.crossover.sbx import cross_sbx
 from pymoo.operators.mutation.pm import mut_pm
 from torch import Tensor
 
+from fne.core.randomness import generator
 from fne.evolution import real_coded
-from fne.randomness import generator
 
 Array = npt.NDArray[np.float64]
 

@@ -12,16 +12,16 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 
 import pytest
 
-from fne import registry
-from fne.errors import ConfigError, FneError
-from fne.registry import KINDS, Entry, Key, add_plugin, catalogue, declared, entry, load, register
-from fne.settings import allowed, check, model_of
+from fne.config import registry
+from fne.config.registry import KINDS, Entry, Key, add_plugin, catalogue, declared, entry, load, register
+from fne.config.settings import allowed, check, model_of
+from fne.core.errors import ConfigError, FneError
 
 ENTRIES = [found for kind in KINDS for found in catalogue(kind).values()]
 PLUGIN = '''
 from __future__ import annotations
 from typing import Annotated, Literal
-from fne.registry import Key, register
+from fne.config.registry import Key, register
 
 
 @register("model", "tiny_{name}")
@@ -97,8 +97,8 @@ def test_every_setting_is_described_and_holds_its_default_and_its_choices(found:
 def test_catalogue_and_config_errors_need_no_torch(tmp_path: Path) -> None:
     code = """
 import sys
-from fne import registry
-from fne.config import ConfigError, load_config
+from fne.config import registry
+from fne.config.load import ConfigError, load_config
 found = sum(len(registry.catalogue(kind)) for kind in registry.KINDS)
 try:
     load_config({"data": "mnist", "model": "cnnn", "strategy": {"name": "fne", "rounds": 0}})

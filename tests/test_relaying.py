@@ -10,14 +10,14 @@ from typing import Annotated, Any
 import pytest
 import torch
 
-from fne import registry
+from fne.config import registry
+from fne.config.registry import Key
+from fne.core.errors import RefusedError, RunError
+from fne.core.randomness import chosen_node
+from fne.core.types import Header, Relay, Request, Round, Samples, Tensors
 from fne.engines.local import LocalEngine
-from fne.errors import RefusedError, RunError
-from fne.node import Node, Secrets, Worker, payload_of
-from fne.randomness import chosen_node
-from fne.registry import Key
-from fne.relaying import Relaying
-from fne.types import Header, Relay, Request, Round, Samples, Tensors
+from fne.federation.node import Node, Secrets, Worker, payload_of
+from fne.federation.relaying import Relaying
 
 NODES = ("n0", "n1", "n2", "n3")
 SUM = {"x": [6.0, 10.0], "n": [14]}
@@ -63,7 +63,7 @@ class Log:
 def log(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Log:
     tasks = {"values": values, "look": look}
     load = registry.load
-    monkeypatch.setattr("fne.registry.load", lambda kind, name: tasks.get(name) or load(kind, name))
+    monkeypatch.setattr("fne.config.registry.load", lambda kind, name: tasks.get(name) or load(kind, name))
     nothing = Samples(torch.zeros(1, 1), torch.zeros(1))
     return Log(LocalEngine(Worker({n: Node(n, nothing, Secrets.simulate(0, n)) for n in NODES}), "run", tmp_path))
 

@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from fne.errors import RefusedError, RunError
-from fne.node import Node, Secrets, Worker
-from fne.objective import Objective
-from fne.releasing import ReleaseWarning, check_release, release_front_task, release_request, released_fronts
-from fne.types import Header, Request, Result, Round, Samples, Status, Traffic
+from fne.core.errors import RefusedError, RunError
+from fne.core.types import Header, Request, Result, Round, Samples, Status, Traffic
+from fne.federation.node import Node, Secrets, Worker
+from fne.problems.objective import Objective
+from fne.search.release import ReleaseWarning, check_release, release_front_task, release_request, released_fronts
 
 NAN = math.nan
 HEADER = Header(1, 2)

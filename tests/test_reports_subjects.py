@@ -17,14 +17,14 @@ import pytest
 import torch
 
 import fne
-from fne import registry
-from fne.cli import main
-from fne.config import load_config
-from fne.experiment import load_dataset
-from fne.finishing import _by_subject, _majority, _vote
-from fne.runfolder import folder_name
-from fne.types import Dataset, Samples
-from fne.watch.report import grouped
+from fne.cli.main import main
+from fne.config import registry
+from fne.config.load import load_config
+from fne.core.types import Dataset, Samples
+from fne.run.finish import _by_subject, _majority, _vote
+from fne.run.folder import folder_name
+from fne.run.learning_run import load_dataset
+from fne.watch.tables import grouped
 
 PLUGIN = '''
 import warnings
@@ -35,8 +35,8 @@ from torch import nn
 
 from fne import Key, register
 from fne.data.sources import cache_folder
-from fne.errors import DataError, DataWarning
-from fne.types import Dataset, Samples
+from fne.core.errors import DataError, DataWarning
+from fne.core.types import Dataset, Samples
 
 
 @register("data", "people")
@@ -233,7 +233,7 @@ def test_folds_that_cannot_be(
 
 # ------------------------------------------------------------------------------------------------ warnings
 def test_a_warning_about_the_data_is_one_line_once_a_command(source: str, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "fne.cli", "train", source, "data.split=trial", "-q", "--seeds", "0-1"]
+    command = [sys.executable, "-m", "fne.cli.main", "train", source, "data.split=trial", "-q", "--seeds", "0-1"]
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONWARNINGS"}
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr

@@ -21,11 +21,11 @@ from typing import Any
 import pytest
 import torch
 
-from fne.cli import main
-from fne.errors import CheckpointError, FneError
-from fne.files import read_torch
-from fne.training import train
-from fne.watch.checkpoint import read_checkpoint
+from fne.cli.main import main
+from fne.core.errors import CheckpointError, FneError
+from fne.core.files import read_torch
+from fne.run.checkpoint import read_checkpoint
+from fne.run.train import train
 from fne.watch.history import read_history
 
 TOY = {"name": "toy", "nodes": 6}
@@ -200,7 +200,7 @@ def test_a_broken_summary_is_made_again(tmp_path: Path) -> None:
 
 
 # ------------------------------------------------------------------------------------------------ processes
-CALL = "import sys, fne.cli; sys.exit(fne.cli.main(arguments))"
+CALL = "import sys, fne.cli.main; sys.exit(fne.cli.main.main(arguments))"
 
 
 @pytest.fixture(scope="module")
@@ -367,7 +367,7 @@ def test_interrupt_finishes_the_step_and_ends_the_command(tmp_path: Path, refere
     (tmp_path / "mine.yaml").write_text(json.dumps(settings))
     folder = tmp_path / "runs" / "run-s0"
     with subprocess.Popen(
-        [sys.executable, "-m", "fne.cli", "train", "mine.yaml", "--seeds", "0-1"],
+        [sys.executable, "-m", "fne.cli.main", "train", "mine.yaml", "--seeds", "0-1"],
         cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     ) as process:  # fmt: skip
         end = time.monotonic() + 60
@@ -387,7 +387,7 @@ def test_interrupt_finishes_the_step_and_ends_the_command(tmp_path: Path, refere
 
 
 def test_a_full_disk_at_the_events_is_told_once(tmp_path: Path) -> None:
-    command = f"ulimit -f 13; exec {sys.executable} -m fne.cli train fne_toy -q --out run"  # blocks of 1024 bytes
+    command = f"ulimit -f 13; exec {sys.executable} -m fne.cli.main train fne_toy -q --out run"  # blocks of 1024 bytes
     full = subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert full.returncode == 2
     assert full.stderr.startswith("fne: cannot write run/events.out.tfevents."), full.stderr
@@ -544,8 +544,8 @@ def test_a_run_does_not_go_on_with_other_data(tmp_path: Path) -> None:
     plugin = tmp_path / "noise.py"
     text = (
         "import torch\n"
-        "from fne.registry import register\n"
-        "from fne.types import Dataset, Samples\n"
+        "from fne.config.registry import register\n"
+        "from fne.core.types import Dataset, Samples\n"
         '@register("data", "noise")\n'
         "def noise(*, seed: int) -> Dataset:\n"
         '    """Be random."""\n'

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from fne.core.randomness import generator
 from fne.evolution import rvea
-from fne.randomness import generator
 
 
 def uniform(*shape: int, seed: int = 0) -> Tensor:

@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 import torch
 
-from fne.config import load_config
-from fne.errors import RunError
+from fne.config.load import load_config
+from fne.config.registry import catalogue, entry, load
+from fne.core.errors import RunError
+from fne.core.types import AGGREGATE, Engine, Request, Strategy
 from fne.loop import run
-from fne.measuring import MeasurementWarning
-from fne.registry import catalogue, entry, load
-from fne.search import Search, build_search
-from fne.space import Problem
-from fne.training import train
-from fne.types import AGGREGATE, Engine, Request, Strategy
+from fne.problems.measuring import MeasurementWarning
+from fne.problems.space import Problem
+from fne.run.search_run import Search, build_search
+from fne.run.train import train
 from fne.watch.history import read_history
 
 SEARCHES = [name for name, found in catalogue("strategy").items() if found.task == "SearchTask"]

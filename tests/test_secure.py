@@ -26,29 +26,32 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fne import registry, secure, secure_tasks
-from fne.cli import main
-from fne.codec import LineageCodec
-from fne.config import load_config
+from fne.cli.main import main
+from fne.config import registry
+from fne.config.load import load_config
+from fne.core.errors import RunError, SettingError
+from fne.core.hidden import Hidden, ProtocolError
+from fne.core.types import AGGREGATE, Header, Reply, Request, Round, Samples, Status, Tensors
 from fne.engines.local import LocalEngine
-from fne.errors import RunError, SettingError
-from fne.experiment import build
-from fne.gather import RunningSum
+from fne.federation.gather import RunningSum
+from fne.federation.lineage_codec import LineageCodec
+from fne.federation.node import Node, Secrets, Worker, payload_of
 from fne.loop import run
-from fne.node import Node, Secrets, Worker, payload_of
-from fne.privacy import dealing, keys, protocol, ring, shares, vectors
-from fne.privacy.conflicts import conflicts, passed_on
-from fne.privacy.exchange import Exchange, Link
-from fne.privacy.hidden import Hidden, ProtocolError
-from fne.privacy.keys import Agreement, Identity
-from fne.privacy.opening import opened
-from fne.privacy.protocol import LEAST, Offer, Tag, enough, threshold
-from fne.privacy.ring import BITS, Words
-from fne.privacy.session import Session
-from fne.secure import SecureEngine
-from fne.secure_tasks import public_identity, secure_only
-from fne.training import train
-from fne.types import AGGREGATE, Header, Reply, Request, Round, Samples, Status, Tensors
+from fne.privacy.keystream import Words, keystream
+from fne.run.learning_run import build
+from fne.run.train import train
+from fne.secure import dealing, keys, protocol, ring, shares, vectors
+from fne.secure import engine as secure
+from fne.secure import node_tasks as secure_tasks
+from fne.secure.conflicts import conflicts, passed_on
+from fne.secure.engine import SecureEngine
+from fne.secure.exchange import Exchange, Link
+from fne.secure.keys import Agreement, Identity
+from fne.secure.node_tasks import public_identity, secure_only
+from fne.secure.protocol import LEAST, Offer, Tag, enough, threshold
+from fne.secure.ring import BITS
+from fne.secure.session import Session
+from fne.secure.unmask import opened
 from fne.watch.history import read_history
 
 Off = Callable[[pytest.MonkeyPatch], None]
@@ -93,7 +96,7 @@ class View:
         box = keys.unseal(opener, (offers or self.offers)[node].box, self.tag.context(self.told()), "")
         nonce = protocol.nonce_of(sorted(self.offers))
         for number, other in enumerate(i for i in self.members if i != node):
-            mask = keys.stream(box[32 * number : 32 * number + 32], nonce, len(vector))
+            mask = keystream(box[32 * number : 32 * number + 32], nonce, len(vector))
             vector = vector - protocol.signed(node, other, mask)
         return vector
 
@@ -470,16 +473,16 @@ def test_identities_do_not_accept_nonsense() -> None:
 def test_a_stream_is_chacha20() -> None:
     """RFC 8439, section 2.4.2 has the counter from 1; A.1 test vector 1 is this one: zero key, nonce, counter."""
     first = bytes.fromhex("76b8e0ada0f13d90405d6ae55386bd28bdd219b8a08ded1aa836efcc8b770dc7")
-    assert keys.stream(bytes(32), bytes(12), 4).tobytes() == first
+    assert keystream(bytes(32), bytes(12), 4).tobytes() == first
 
 
 def test_every_bit_of_a_key_changes_half_of_the_stream() -> None:
     key, size = keys.fresh(), 512
-    base = keys.stream(key, bytes(12), size)
+    base = keystream(key, bytes(12), size)
     for bit in range(0, 256, 5):
         other = bytearray(key)
         other[bit // 8] ^= 1 << bit % 8
-        changed = np.bitwise_count(base ^ keys.stream(bytes(other), bytes(12), size)).sum()
+        changed = np.bitwise_count(base ^ keystream(bytes(other), bytes(12), size)).sum()
         assert abs(int(changed) - 32 * size) < 7 * math.sqrt(64 * size) / 2
 
 
@@ -823,8 +826,8 @@ def stream_is_weak() -> bool:
 
 
 def half_words(patch: pytest.MonkeyPatch) -> None:
-    real = keys.stream
-    patch.setattr(keys, "stream", lambda key, nonce, size: real(key, nonce, size) & np.uint64(2**32 - 1))
+    real = protocol.keystream
+    patch.setattr(protocol, "keystream", lambda key, nonce, size: real(key, nonce, size) & np.uint64(2**32 - 1))
 
 
 def late_vector_is_read() -> bool:
@@ -1017,19 +1020,20 @@ def rest_is_one_node() -> bool:
 
 
 def in_pairs(patch: pytest.MonkeyPatch) -> None:
-    for module in ("fne.privacy.protocol", "fne.privacy.session"):
+    for module in ("fne.secure.protocol", "fne.secure.session"):
         patch.setattr(f"{module}.LEAST", 2)
 
 
 def keys_are_cut() -> bool:
     """Two keys of equal first 64 bits give the same stream."""
     key = keys.fresh()
-    return np.array_equal(keys.stream(key, bytes(12), 8), keys.stream(key[:8] + keys.fresh()[8:], bytes(12), 8))
+    masks = [protocol.own_mask(made, bytes(12), 8) for made in (key, key[:8] + keys.fresh()[8:])]
+    return np.array_equal(*masks)
 
 
 def eight_bytes(patch: pytest.MonkeyPatch) -> None:
-    real = keys.stream
-    patch.setattr(keys, "stream", lambda key, nonce, size: real(key[:8] * 4, nonce, size))
+    real = protocol.keystream
+    patch.setattr(protocol, "keystream", lambda key, nonce, size: real(key[:8] * 4, nonce, size))
 
 
 def secrets_are_copied() -> bool:
@@ -1310,7 +1314,7 @@ def in_span(nodes: int, of: str) -> bool:
     values = [np.eye(size, dtype=np.uint64)[i] for i in range(nodes)]
     sessions = agree(nodes)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(keys, "stream", one_hot)
+        patch.setattr(protocol, "keystream", one_hot)
         patch.setattr(protocol, "own_mask", lambda key, nonce, size: np.zeros(size, dtype=np.uint64))
         tag, members = Tag("run", 0, 0, "fitness"), list(range(nodes))
         offers = [s.begin(tag, members, v) for s, v in zip(sessions, values, strict=True)]
@@ -1534,7 +1538,7 @@ def test_work_that_is_a_part_of_the_protocol_is_refused(lab: SimpleNamespace, ta
 
 def test_the_known_tasks_are_all_there_are() -> None:
     tasks = registry.catalogue("task").items()
-    assert set(secure_tasks.TASKS) == {name for name, entry in tasks if entry.module == "fne.secure_tasks"}
+    assert set(secure_tasks.TASKS) == {name for name, entry in tasks if entry.module == "fne.secure.node_tasks"}
 
 
 SOME = {"secure.members": torch.arange(4, dtype=torch.int32)}
@@ -1828,7 +1832,7 @@ def test_no_secret_and_no_value_of_a_node_is_in_anything_that_a_run_leaves(
     secret: list[bytes] = []
     shown: set[str] = set()
     payloads: list[Tensors] = []
-    fresh, begin, stream, flatten = keys.fresh, Session.begin, keys.stream, vectors.flatten
+    fresh, begin, stream, flatten = keys.fresh, Session.begin, protocol.keystream, vectors.flatten
 
     def begun(self: Session, tag: Tag, members: Sequence[int], words: Words, *rest: Any) -> Offer:
         secret.extend(word.tobytes() for word in words[(words > 2**20) & (words < 2**63)])
@@ -1843,7 +1847,7 @@ def test_no_secret_and_no_value_of_a_node_is_in_anything_that_a_run_leaves(
         return flatten(payload, nodes, clip=clip)
 
     monkeypatch.setattr(keys, "fresh", lambda: secret.append(fresh()) or secret[-1])
-    monkeypatch.setattr(keys, "stream", lambda key, *rest: secret.append(key) or stream(key, *rest))
+    monkeypatch.setattr(protocol, "keystream", lambda key, *rest: secret.append(key) or stream(key, *rest))
     monkeypatch.setattr(Session, "begin", begun)
     monkeypatch.setattr(secure_tasks, "flatten", flattened)
     watch = {"tensorboard": True, "checkpoint_every": 1, "champions": 2}

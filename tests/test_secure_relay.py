@@ -18,28 +18,29 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fne import registry, secure_tasks
+from fne.config import registry
+from fne.config.registry import Key
+from fne.core.errors import DeclinedError, RefusedError, RunError, SettingError
+from fne.core.hidden import ProtocolError
+from fne.core.randomness import chosen_node
+from fne.core.types import Header, Relay, Reply, Request, Round, Samples, Status, Tensors
 from fne.engines.local import LocalEngine
-from fne.errors import DeclinedError, RefusedError, RunError, SettingError
-from fne.node import Node, Secrets, Worker, payload_of
-from fne.payloads import Form
-from fne.privacy import keys, messages, protocol, ring, shares
-from fne.privacy.conflicts import passed_on
-from fne.privacy.exchange import Exchange
-from fne.privacy.hidden import ProtocolError
-from fne.privacy.keys import Identity
-from fne.privacy.opening import opened
-from fne.privacy.protocol import CHECKS, Errand, Offer, Tag, enough, threshold
-from fne.privacy.ring import Words
-from fne.privacy.session import Session
-from fne.privacy.vectors import vector_words
-from fne.randomness import chosen_node
-from fne.registry import Key
-from fne.relaying import Relaying
-from fne.secure import SecureEngine
-from fne.secure_checks import check_secure
-from fne.secure_tasks import secure_only
-from fne.types import Header, Relay, Reply, Request, Round, Samples, Status, Tensors
+from fne.federation.node import Node, Secrets, Worker, payload_of
+from fne.federation.payloads import Form
+from fne.federation.relaying import Relaying
+from fne.privacy.keystream import Words
+from fne.secure import keys, messages, protocol, ring, shares
+from fne.secure import node_tasks as secure_tasks
+from fne.secure.conflicts import passed_on
+from fne.secure.engine import SecureEngine
+from fne.secure.exchange import Exchange
+from fne.secure.keys import Identity
+from fne.secure.node_tasks import secure_only
+from fne.secure.protocol import CHECKS, Errand, Offer, Tag, enough, threshold
+from fne.secure.rules import check_secure
+from fne.secure.session import Session
+from fne.secure.unmask import opened
+from fne.secure.vectors import vector_words
 
 Off = Callable[[pytest.MonkeyPatch], None]
 
@@ -240,7 +241,7 @@ def in_span(nodes: int, of: str, *, receiver_tells: bool) -> bool:
 
     sum_ = replace(relayed(nodes), values=[np.eye(size, dtype=np.uint64)[i] for i in range(nodes)])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(keys, "stream", one_hot)
+        patch.setattr(protocol, "keystream", one_hot)
         patch.setattr(protocol, "own_mask", lambda key, nonce, words: np.zeros(words, dtype=np.uint64))
         patch.setattr(protocol, "checks", lambda key, nonce, words: words[:0])
         sum_.offer().mask()
@@ -302,7 +303,7 @@ def receiver_is_said_to_have_dropped() -> bool:
 
 
 def unchecked(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("fne.privacy.session.check_receiver", lambda *_: None)
+    patch.setattr("fne.secure.session.check_receiver", lambda *_: None)
 
 
 def like_any_node(patch: pytest.MonkeyPatch) -> None:

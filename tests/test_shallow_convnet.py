@@ -13,16 +13,16 @@ from pydantic import ValidationError
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from fne.config import load_config
-from fne.errors import SettingError
+from fne.config.load import load_config
+from fne.config.registry import entry, load, settings_model
+from fne.core.errors import SettingError
+from fne.core.randomness import generator, seeded_initialisation
 from fne.evolution.genome import Layout
 from fne.evolution.philox import Perturbations
 from fne.evolution.rank_one import RankOne, steps, width
-from fne.experiment import build, load_dataset
-from fne.models import recordings as blocks
-from fne.randomness import generator, seeded_initialisation
-from fne.registry import entry, load, settings_model
-from fne.training import load_model, train
+from fne.models import recording_layers as blocks
+from fne.run.learning_run import build, load_dataset
+from fne.run.train import load_model, train
 
 VARIANTS, ACTIVATIONS = ("paper", "braindecode"), ("square_log", "elu")
 SHORT = {"filter_length": 5, "pool_length": 20, "pool_stride": 6, "third_length": 3}

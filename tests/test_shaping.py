@@ -12,9 +12,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from fne.core.types import Header, Reply, Request, Samples
 from fne.evolution import shaping
 from fne.evolution.evaluate import Plan
-from fne.types import Header, Reply, Request, Samples
 
 INF = math.inf
 Build = Callable[..., SimpleNamespace]

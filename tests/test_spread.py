@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from fne.cli import main
-from fne.config import load_config
+from fne.cli.main import main
+from fne.config.load import load_config
+from fne.config.registry import catalogue
+from fne.core.errors import SettingWarning
 from fne.engines.local import LocalEngine
-from fne.errors import SettingWarning
+from fne.federation.relaying import Relaying
 from fne.optimizer import Optimizer
-from fne.registry import catalogue
-from fne.relaying import Relaying
-from fne.search import Search, build_search
-from fne.searching import Participation
+from fne.run.search_run import Search, build_search
+from fne.search.surrogate_rounds import Participation
 
 WEIGHTS = {"mu": "SearchTask", "weight": "FrontTask"}
 """Settings that weigh a standard deviation over participants, and the task of the strategies that have them."""

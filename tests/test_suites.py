@@ -13,10 +13,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from fne.errors import FneError, SettingError
-from fne.space import Problem
-from fne.surrogates import suites
-from fne.surrogates.fronts import front, wfg3_line
+from fne.core.errors import FneError, SettingError
+from fne.problems import dtlz_wfg as suites
+from fne.problems.known_fronts import front, wfg3_line
+from fne.problems.space import Problem
 
 PI = math.pi
 ALL = [("dtlz", number) for number in range(1, 8)] + [("wfg", number) for number in range(1, 10)]

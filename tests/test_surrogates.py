@@ -13,8 +13,9 @@ from scipy.cluster.vq import kmeans2
 from sklearn.cluster import KMeans, kmeans_plusplus
 from torch import Tensor
 
-from fne.randomness import generator
-from fne.surrogates import acquisition, rcga
+from fne.core.randomness import generator
+from fne.surrogates import acquisition
+from fne.surrogates import minimise as rcga
 from fne.surrogates.kmeans import kmeans
 from fne.surrogates.rbfn import (
     Network,

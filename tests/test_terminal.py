@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from fne.cli import main
-from fne.training import train
+from fne.cli.main import main
+from fne.run.train import train
 
 COMMANDS = [
     ["train", "fne_toy", "-q", "strategy.rounds=2", "--seeds", "0-1"],
@@ -23,8 +23,8 @@ COMMANDS = [
 ]  # fmt: skip
 CODE = """
 import json, sys
-from fne.cli import main
-from fne.training import train
+from fne.cli.main import main
+from fne.run.train import train
 for arguments in json.loads(sys.argv[1]):
     print("####", flush=True)
     status = main(arguments)
@@ -61,7 +61,7 @@ def test_every_command_prints_to_every_terminal(environment: dict[str, str], tmp
 def test_a_reader_that_has_gone_is_no_fault(tmp_path: Path) -> None:
     for words in (["list"], ["show", "config", "fne_toy"], ["--help"]):
         process = subprocess.Popen(
-            [sys.executable, "-m", "fne.cli", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=tmp_path
+            [sys.executable, "-m", "fne.cli.main", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=tmp_path
         )
         assert process.stdout is not None
         process.stdout.close()
@@ -71,7 +71,7 @@ def test_a_reader_that_has_gone_is_no_fault(tmp_path: Path) -> None:
 
 def test_a_run_goes_on_where_nobody_reads_of_it(tmp_path: Path) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-m", "fne.cli", "train", "fne_toy", "strategy.rounds=3", "--out", "run"],
+        [sys.executable, "-m", "fne.cli.main", "train", "fne_toy", "strategy.rounds=3", "--out", "run"],
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=tmp_path,
     )  # fmt: skip
     assert process.stdout is not None
@@ -83,7 +83,7 @@ def test_a_run_goes_on_where_nobody_reads_of_it(tmp_path: Path) -> None:
 def test_output_that_has_no_room_is_told_without_a_traceback(tmp_path: Path) -> None:
     with open("/dev/full", "w") as full:
         done = subprocess.run(
-            [sys.executable, "-m", "fne.cli", "list"], stdout=full, stderr=subprocess.PIPE, text=True, cwd=tmp_path
+            [sys.executable, "-m", "fne.cli.main", "list"], stdout=full, stderr=subprocess.PIPE, text=True, cwd=tmp_path
         )
     assert done.returncode == 2
     assert done.stderr == ("fne: cannot write the output: No space left on device; make room or send it elsewhere\n")

@@ -20,11 +20,11 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 import fne
-from fne import registry
-from fne.drawing import RANDOM, drawing_from
-from fne.errors import RunError
-from fne.quiet import ignored
-from fne.randomness import derive_seed, generator, seeded_initialisation
+from fne.config import registry
+from fne.core.drawing import RANDOM, drawing_from
+from fne.core.errors import RunError
+from fne.core.quiet import ignored
+from fne.core.randomness import derive_seed, generator, seeded_initialisation
 
 DRAWS: dict[str, Callable[[], Any]] = {
     "linear": lambda: nn.Linear(4, 3),
@@ -87,7 +87,7 @@ def test_a_block_gives_the_numbers_that_the_process_would_give(
     name: str, key: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not key:  # as with a torch that has no such dispatch key
-        monkeypatch.setattr("fne.drawing._KEY", None)
+        monkeypatch.setattr("fne.core.drawing._KEY", None)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(5)
         expected, then = tensors(DRAWS[name]()), torch.rand(1)
@@ -248,7 +248,7 @@ def test_warning_filters_are_put_back_whatever_the_order_of_threads() -> None:
 PLUGIN = '''
 """A plugin that takes its time to be imported."""
 import time
-from fne.registry import register
+from fne.config.registry import register
 
 time.sleep(0.2)
 

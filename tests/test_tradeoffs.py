@@ -14,19 +14,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from fne.cli import main
-from fne.config import load_config
+from fne.cli.main import main
+from fne.config.load import load_config
+from fne.core.errors import FneError, RunError
+from fne.core.randomness import generator
+from fne.core.types import Request
 from fne.engines.local import LocalEngine
-from fne.errors import FneError, RunError
 from fne.evolution.pareto import ClusterSelection, FrontSelection, offspring
-from fne.experiment import build
+from fne.learning.tradeoffs import Tradeoffs
 from fne.privacy.compression import decode, prepare
 from fne.privacy.policy import Policy
 from fne.privacy.score import score_eq7
-from fne.randomness import generator
-from fne.tradeoffs import Tradeoffs
-from fne.training import load_model, train
-from fne.types import Request
+from fne.run.learning_run import build
+from fne.run.train import load_model, train
 from fne.watch.history import read_history
 
 METHODS = ("fed_moeac", "nsga2")

@@ -24,14 +24,14 @@ import pytest
 import torch
 from rich.console import Console
 
-from fne.errors import CheckpointError, FneError, RunError, SettingError, WriteError
-from fne.files import read_torch, torch_bytes
+from fne.core.errors import CheckpointError, FneError, RunError, SettingError, WriteError
+from fne.core.files import read_torch, torch_bytes
+from fne.core.types import Round, Traffic
 from fne.loop import run
-from fne.types import Round, Traffic
 from fne.watch.history import History, encode, kept, read_history
-from fne.watch.pictures import curves, partition_picture
+from fne.watch.plots import curves, partition_picture
 from fne.watch.progress import Progress
-from fne.watch.report import (
+from fne.watch.tables import (
     bytes_table,
     comparison_table,
     grouped,
@@ -791,7 +791,7 @@ def test_curves_of_finished_and_unfinished_runs(tmp_path: Path, x: Any) -> None:
 
 def test_curves_put_the_right_numbers_on_the_axes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[Any] = []
-    monkeypatch.setattr("fne.watch.pictures._save", lambda figure, path: drawn.append(figure))
+    monkeypatch.setattr("fne.watch.plots._save", lambda figure, path: drawn.append(figure))
     folder = run_folder(tmp_path, "a", steps=8, every=3)
     for x in ("step", "evaluations", "bytes"):
         curves([folder], tmp_path / "x.png", x=x, y="loss_best")
@@ -816,7 +816,7 @@ def test_curves_pass_over_what_was_not_validated(tmp_path: Path, monkeypatch: py
     curves([folder], tmp_path / "curves.png")
     assert has_colour(picture(tmp_path / "curves.png"), "#1f77b4"), "no marker on a hundred points: there is a line"
     drawn: list[Any] = []
-    monkeypatch.setattr("fne.watch.pictures._save", lambda figure, path: drawn.append(figure))
+    monkeypatch.setattr("fne.watch.plots._save", lambda figure, path: drawn.append(figure))
     curves([folder], tmp_path / "x.png", x="bytes")
     (line,) = drawn[0].axes[0].lines
     assert line.get_xdata().tolist() == [60 * step for step in range(3, 301, 3)]
@@ -827,7 +827,7 @@ def test_curves_over_bytes_leave_out_what_is_not_federated(tmp_path: Path, monke
     pooled = dict.fromkeys(("bytes_down_per_node", "bytes_up_per_node"))
     folders = [run_folder(tmp_path, "a"), run_folder(tmp_path, "b", changed=lambda step: pooled, name="pooled")]
     drawn: list[Any] = []
-    monkeypatch.setattr("fne.watch.pictures._save", lambda figure, path: drawn.append(figure))
+    monkeypatch.setattr("fne.watch.plots._save", lambda figure, path: drawn.append(figure))
     curves(folders, tmp_path / "x.png", x="bytes")
     assert [text.get_text()[:9] for text in drawn[0].legends[0].get_texts()] == ["fne_mnist"]
     with pytest.raises(FneError, match=r"over x = 'bytes' \(only federated runs have\); there are"):
@@ -890,7 +890,7 @@ def test_partition_picture(tmp_path: Path, K: int, C: int) -> None:
 
 def test_partition_picture_stacks_each_class_on_the_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[Any] = []
-    monkeypatch.setattr("fne.watch.pictures._save", lambda figure, path: drawn.append(figure))
+    monkeypatch.setattr("fne.watch.plots._save", lambda figure, path: drawn.append(figure))
     partition_picture([[1, 2], [0, 4]], ["a", "b"], ["x", "y"], tmp_path / "x.png")
     boxes = [
         [path.get_extents().extents.round(2).tolist() for path in collection.get_paths()]
@@ -914,7 +914,7 @@ def test_partition_tables() -> None:
 
 def test_reports_need_no_torch() -> None:
     code = (
-        "import sys, fne.watch.pictures, fne.watch.report, fne.watch.progress, fne.watch.tensorboard\n"
+        "import sys, fne.watch.plots, fne.watch.tables, fne.watch.progress, fne.watch.tensorboard\n"
         "assert not {'torch', 'matplotlib', 'numpy'} & sys.modules.keys()"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
@@ -934,7 +934,7 @@ def test_fronts_and_trade_offs_have_their_own_titles() -> None:
 
 def test_the_account_of_a_run_stands_below_its_table() -> None:
     from fne.privacy.accountant import Accountant, Conduct, Mechanism, report
-    from fne.watch.privacy import privacy_lines
+    from fne.watch.privacy_lines import privacy_lines
 
     accountant = Accountant()
     accountant.add(Mechanism(3.0, "update", 1.0, adjacency="replace_one", adversary="uploads"), 10)
@@ -954,7 +954,7 @@ def test_the_account_of_a_run_stands_below_its_table() -> None:
 
 
 def test_of_several_seeds_the_account_that_spent_most_is_told() -> None:
-    from fne.watch.privacy import privacy_lines
+    from fne.watch.privacy_lines import privacy_lines
 
     parts = [
         {"unit": "record", "adjacency": "add_remove", "adversary": "uploads", "clipped": "gradient", "clip": 0.5,

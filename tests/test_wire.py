@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fne.types import Header, Reply, Request, Status
-from fne.wire import (
+from fne.core.types import Header, Reply, Request, Status
+from fne.federation.wire import (
     Frame,
     WireError,
     decode,

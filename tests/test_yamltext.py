@@ -10,7 +10,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fne.yamltext import BROKEN, dump, parse
+from fne.config.yaml_text import BROKEN, dump, parse
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
 TRICKY = st.sampled_from(["1e-3", "no", "~", "null", "12:30", "2024-01-01", "0x1f", ".inf", "<<", "=", "1_0", "- a"])

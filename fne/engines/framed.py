@@ -11,11 +11,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from fne import wire
+from fne.config.registry import Key, register
+from fne.core.types import Reply, Request
 from fne.engines.local import LocalEngine
-from fne.node import Worker
-from fne.registry import Key, register
-from fne.types import Reply, Request
+from fne.federation import wire
+from fne.federation.node import Worker
 
 
 class WorkerEach:

@@ -7,13 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol
 
-from fne import wire
+from fne.config.registry import Key, register
+from fne.core.types import Reply, Request, Round, Status, Tensors
 from fne.engines.memory import read_memory, write_memory
 from fne.engines.presence import LEFT, Presence
-from fne.gather import gather
-from fne.node import Worker
-from fne.registry import Key, register
-from fne.types import Reply, Request, Round, Status, Tensors
+from fne.federation import wire
+from fne.federation.gather import gather
+from fne.federation.node import Worker
 
 
 class Host(Protocol):
@@ -126,7 +126,7 @@ class LocalEngine:
         yield from answers  # to their end: it may tell that a task has gone wrong
 
     def inspect(self, node: str) -> Tensors:
-        """Return a node's memory: a simulation may look at what the method hides, see `fne.watch.simulation`."""
+        """Return a node's memory: a simulation may look at what the method hides, see `fne.watch.values_inside`."""
         return self._worker.nodes[node].memory
 
     # -------------------------------------------------------------------------------------------- memory

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fne.errors import CheckpointError
-from fne.files import read_torch, torch_bytes, write_atomically
-from fne.node import Node
+from fne.core.errors import CheckpointError
+from fne.core.files import read_torch, torch_bytes, write_atomically
+from fne.federation.node import Node
 
 KEPT_STEPS = 2
 

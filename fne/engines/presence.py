@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
-from fne.randomness import generator
+from fne.core.randomness import generator
 
 LEFT = "the node has left"
 

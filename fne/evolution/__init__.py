@@ -1,1 +1,4 @@
-"""What a population is, how it is evaluated and how it varies."""
+"""Populations: genomes, selection, crossover, mutation, fronts, seeded perturbations, and their evaluation.
+
+Everything is a function of tensors or an object without nodes; `learning` decides which node computes what.
+"""

@@ -17,12 +17,12 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from fne.errors import SettingError
-from fne.evolution import fitness
+from fne.core.errors import SettingError
+from fne.core.randomness import seeded_initialisation
+from fne.core.types import Samples, Tensors
+from fne.evolution import losses as fitness
 from fne.evolution.genome import Layout, buffers_of, fill_buffers
 from fne.evolution.rank_one import RankOne
-from fne.randomness import seeded_initialisation
-from fne.types import Samples, Tensors
 
 Path = Literal["loop", "vmap", "stacked"]
 PATHS: tuple[Path, ...] = ("loop", "vmap", "stacked")

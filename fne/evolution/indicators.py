@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from fne.errors import FneError
+from fne.core.errors import FneError
 
 EXACT = 6
 """Most objectives for which the hypervolume is computed exactly; with more its cost grows as points to the M - 2."""

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from fne.errors import FneError
+from fne.core.errors import FneError
 from fne.evolution.clustering import direction_groups, merged, scaled
 from fne.evolution.indicators import non_dominated
 from fne.evolution.real_coded import polynomial_mutation, sbx

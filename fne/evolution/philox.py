@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fne.randomness import derive_seed
+from fne.core.randomness import derive_seed
 
 MASK = 0xFFFFFFFF
 VARIANCE = 85

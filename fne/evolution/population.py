@@ -8,13 +8,13 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fne.errors import SettingError
+from fne.core.errors import SettingError
+from fne.core.randomness import generator as new_generator
+from fne.core.types import Metrics, Tensors
 from fne.evolution import operators
 from fne.evolution.genome import Layout
 from fne.evolution.philox import Purpose, Stream
 from fne.evolution.shaping import small
-from fne.randomness import generator as new_generator
-from fne.types import Metrics, Tensors
 
 Selection = Literal["paper", "truncation", "tournament"]
 Crossover = Literal["kernelwise", "halving", "interleave", "mean"]

@@ -15,11 +15,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from fne.errors import RunError
+from fne.core.errors import RunError
+from fne.core.types import Tensors
 from fne.evolution import shaping
 from fne.evolution.genome import Layout, Leaf
 from fne.evolution.philox import UNIT
-from fne.types import Tensors
 
 NAMES = ("centre", "factors", "sigma")
 """Of the tensors that stand for candidates in a message, in place of `population`."""

@@ -10,9 +10,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fne.errors import RunError
+from fne.core.errors import RunError
+from fne.core.types import Samples
 from fne.evolution.evaluate import Evaluator
-from fne.types import Samples
 
 MOST_GENES = 1000
 """A node keeps `outputs * (D + 1)**2` numbers; larger models have too few samples to gain by it."""

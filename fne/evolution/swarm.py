@@ -13,9 +13,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from fne.core.types import Metrics, Tensors
 from fne.evolution import shaping
 from fne.evolution.genome import Layout
-from fne.types import Metrics, Tensors
 
 
 def owners(layout: Layout, *, apart: bool) -> Tensor:
@@ -82,7 +82,7 @@ class Rule(Protocol):
 
 
 class Swarm:
-    """The particles as both ends know them, a `fne.evolution.lineage.Lineage`: losses are the server's, not of it.
+    """The particles as both ends know them, a `fne.federation.lineage.Lineage`: losses are the server's, not of it.
 
     Args:
         positions: where they begin, float32 `[C, S, D]`.

@@ -1,1 +1,4 @@
-"""Secure sums: keys, masks in a ring, shares for nodes that drop out, and both halves of the protocol."""
+"""What a node gives away and what that costs: private random numbers, noise, compression, policies, accountants.
+
+Sums that hide what is added stand in `secure`.
+"""

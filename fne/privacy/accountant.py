@@ -27,9 +27,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fne.errors import SettingError
+from fne.core.errors import SettingError
+from fne.core.quiet import ignored
 from fne.privacy.score import NOTE, SCORE
-from fne.quiet import ignored
 
 ORDERS: NDArray[np.float64] = np.concatenate([
     1 + np.arange(1, 20) / 100, np.arange(24, 40) / 20, np.arange(20, 50) / 10, np.arange(20, 44) / 4,

@@ -38,7 +38,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fne.errors import FneError, SettingError
+from fne.core.errors import FneError, SettingError
 from fne.evolution.genome import Leaf
 from fne.privacy.draws import Draws
 from fne.privacy.noise import noised

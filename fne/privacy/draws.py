@@ -36,8 +36,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fne.privacy import keys
-from fne.privacy.hidden import Hidden
+from fne.core.hidden import Hidden
+from fne.privacy.keystream import KEY_BYTES, keystream
 
 LEAST_STEPS = 8
 """Least deviation of discrete noise, in steps."""
@@ -69,7 +69,7 @@ class Draws(Hidden):
     def words(self, count: int) -> _Words:
         """Return uniform numbers of 64 bits, uint64 `[count]`."""
         self._calls += 1
-        return keys.stream(self._key, self._calls.to_bytes(12, "little"), count)
+        return keystream(self._key, self._calls.to_bytes(12, "little"), count)
 
     def uniform(self, *shape: int) -> Tensor:
         """Return uniform numbers between 0 and 1, neither included, float64."""
@@ -144,7 +144,7 @@ class Draws(Hidden):
 
 def key_of(secret: bytes, *address: bytes | memoryview) -> bytes:
     """Return the key of the stream with an address, 32 bytes: another one for every secret and address."""
-    made = hashlib.blake2b(key=secret, digest_size=keys.KEY_BYTES, person=b"fne/draws")
+    made = hashlib.blake2b(key=secret, digest_size=KEY_BYTES, person=b"fne/draws")
     for part in address:
         made.update(len(part).to_bytes(8, "little"))
         made.update(part)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from fne.errors import SettingError
+from fne.core.errors import SettingError
 from fne.privacy.draws import LEAST_STEPS, Draws
 
 _EXACT = 2**24

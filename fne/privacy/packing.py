@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from fne.errors import FneError
+from fne.core.errors import FneError
 
 _DROPPED, _DENSE, _EMPTY = 32, 64, 65
 """Codings: Rice parameter k of the values sent; `_DROPPED` + k of those dropped; all are sent; none is."""

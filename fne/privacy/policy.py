@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fne.errors import RefusedError, shown
+from fne.core.errors import RefusedError, shown
+from fne.core.types import Scalar
 from fne.privacy.accountant import ORDERS, Accountant, Mechanism, converted, curve_of
-from fne.types import Scalar
 
 Kind = tuple[str, str, str]
 Entry = tuple[tuple[Mechanism, int], ...]

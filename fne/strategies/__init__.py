@@ -1,1 +1,4 @@
-"""Server halves of the methods (and the node tasks that only they use): one method a file."""
+"""The server halves of the methods, one method a file, with the node tasks that only it uses.
+
+What two methods need stands in `learning` or `search`; a strategy knows neither engines nor other strategies.
+"""

@@ -21,14 +21,14 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor
 
+from fne.config.registry import Key, register
+from fne.core.randomness import derive_seed
+from fne.core.types import LearningTask, Metrics, Tensors
 from fne.evolution import shaping
 from fne.evolution.operators import order
 from fne.evolution.philox import Purpose, Stream
 from fne.evolution.population import diversity
-from fne.evolving import Evolving
-from fne.randomness import derive_seed
-from fne.registry import Key, register
-from fne.types import LearningTask, Metrics, Tensors
+from fne.learning.evolving import Evolving
 
 
 @register("strategy", "de")

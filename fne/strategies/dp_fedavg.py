@@ -27,18 +27,18 @@ from typing import Annotated, Any, Literal
 
 import torch
 
-from fne.descent import descend
-from fne.errors import RunError
-from fne.node import Node, Worker, payload_of
+from fne.config.registry import Key, register
+from fne.core.errors import RunError
+from fne.core.types import LearningTask, Request, Scalar, Tensors
+from fne.federation.node import Node, Worker, payload_of
+from fne.learning.local_training import descend
+from fne.learning.node_tasks import private_payload
+from fne.learning.private_averaging import PrivateAveraging
 from fne.privacy.accountant import Accountant, Mechanism, multiplier
 from fne.privacy.compression import clipped
 from fne.privacy.noise import noised
 from fne.privacy.policy import Release
-from fne.privacy.protocol import enough
-from fne.private_averaging import PrivateAveraging
-from fne.registry import Key, register
-from fne.tasks import private_payload
-from fne.types import LearningTask, Request, Scalar, Tensors
+from fne.secure.protocol import enough
 
 
 def clipped_charge(request: Request, node: str, parties: int) -> tuple[Release, ...]:

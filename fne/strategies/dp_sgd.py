@@ -31,20 +31,20 @@ from typing import Annotated, Any, Literal
 import torch
 from torch import Tensor, nn
 
-from fne.augment import moved
-from fne.errors import RunError
-from fne.evolution import fitness
-from fne.node import Node, Worker, payload_of
+from fne.config.registry import Key, register
+from fne.core.errors import RunError
+from fne.core.quiet import ignored
+from fne.core.randomness import seeded_by
+from fne.core.types import LearningTask, Request, Scalar, Tensors
+from fne.evolution import losses as fitness
+from fne.federation.node import Node, Worker, payload_of
+from fne.learning.augment import moved
+from fne.learning.node_tasks import private_payload
+from fne.learning.private_averaging import PrivateAveraging
 from fne.privacy.accountant import Accountant, Mechanism
 from fne.privacy.compression import clipped
 from fne.privacy.noise import step_of, whole
 from fne.privacy.policy import Release
-from fne.private_averaging import PrivateAveraging
-from fne.quiet import ignored
-from fne.randomness import seeded_by
-from fne.registry import Key, register
-from fne.tasks import private_payload
-from fne.types import LearningTask, Request, Scalar, Tensors
 
 TOGETHER = 64
 """Records whose gradients are held at once."""

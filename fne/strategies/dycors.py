@@ -11,11 +11,11 @@ from typing import Annotated
 
 from torch import Tensor
 
-from fne.registry import Key, register
-from fne.searching import draws
-from fne.space import SearchTask, Space
+from fne.config.registry import Key, register
+from fne.problems.space import SearchTask, Space
+from fne.search.surrogate_rounds import draws
+from fne.search.value_search import Archive, ValueSearch
 from fne.surrogates.dycors import Dycors
-from fne.value_search import Archive, ValueSearch
 
 
 @register("strategy", "dycors")

@@ -26,13 +26,13 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor
 
-from fne.errors import SettingError
+from fne.config.registry import Key, register
+from fne.core.errors import SettingError
+from fne.core.randomness import derive_seed
+from fne.core.types import LearningTask, Metrics, Tensors
 from fne.evolution import rank_one, shaping
 from fne.evolution.philox import UNIT, Perturbations
-from fne.evolving import Evolving, scheduled
-from fne.randomness import derive_seed
-from fne.registry import Key, register
-from fne.types import LearningTask, Metrics, Tensors
+from fne.learning.evolving import Evolving, scheduled
 
 
 @register("strategy", "es")

@@ -26,7 +26,7 @@ Deviations and readings
   algorithm configuration", 2012), since the same acquisition would give the same point.
 - The paper does not say how anybody learns of the best point, since values stay with the nodes; its tables take the
   best value that any node has measured during the run. With noise or unlike nodes that is the luckiest value. Here the
-  run ends with finals (`fne.finals`): owners propose their best points, all nodes measure the shortlist, at most
+  run ends with finals (`fne.search.finals`): owners propose their best points, all nodes measure the shortlist, at most
   `finalists` further evaluations, and the least mean decides. `finals = literal` ends as the tables do: each node tells
   its best point and value, and the least value is the answer.
 """
@@ -38,13 +38,13 @@ from typing import Annotated, Any, Literal
 
 import torch
 
-from fne.finals import STEPS, Finals
+from fne.config.registry import Key, register
+from fne.core.types import Metrics, Request, Result, Round
 from fne.privacy.policy import STEP, Tasks
-from fne.registry import Key, register
-from fne.releasing import release_request, released
-from fne.searching import Participation, SurrogateRounds, start_points
-from fne.space import SearchTask
-from fne.types import Metrics, Request, Result, Round
+from fne.problems.space import SearchTask
+from fne.search.finals import STEPS, Finals
+from fne.search.release import release_request, released
+from fne.search.surrogate_rounds import Participation, SurrogateRounds, start_points
 
 
 @register("strategy", "fdd_ea")

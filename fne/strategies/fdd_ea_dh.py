@@ -29,8 +29,8 @@ Deviations and readings
   (one of each of mu clusters in the space of the objectives), where RVEA starts (a Latin hypercube, and children
   of the round before), how anybody learns of the front. Here each owner publishes the points of its own front at the
   end, or declines; all nodes measure a shortlist, at most `finalists` further evaluations, and the front is that of the
-  means, since of the owners' own values the luckiest would win (`fne.finals`). With `finals = literal` owners publish
-  their own values, too, and the front is that of these.
+  means, since of the owners' own values the luckiest would win (`fne.search.finals`). With `finals = literal` owners
+  publish their own values, too, and the front is that of these.
 - What exact sums imply stays: a node that is chosen again can subtract those of two of its turns (docs/fdd_ea_dh.md).
 - `infill = all`, the paper's future work: the chosen points are told to all, who measure them. The server and all
   nodes know the queried points then; predictions and values stay hidden.
@@ -41,11 +41,11 @@ from __future__ import annotations
 import warnings
 from typing import Annotated, Literal
 
-from fne.errors import DataWarning, SettingError
-from fne.front_search import FrontSearch
-from fne.front_settings import Masking, Networks, default_centres, default_initial, default_population
-from fne.registry import Key, register
-from fne.space import FrontTask
+from fne.config.registry import Key, register
+from fne.core.errors import DataWarning, SettingError
+from fne.problems.space import FrontTask
+from fne.search.front_search import FrontSearch
+from fne.search.front_settings import Masking, Networks, default_centres, default_initial, default_population
 
 _LITERAL = (
     "strategy.mode = literal: the protocol as its paper prints it, for comparison of figures; it protects nothing. "

@@ -17,10 +17,10 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from fne.front_search import FrontSearch
-from fne.front_settings import Networks, default_centres, default_initial, default_population
-from fne.registry import Key, register
-from fne.space import FrontTask
+from fne.config.registry import Key, register
+from fne.problems.space import FrontTask
+from fne.search.front_search import FrontSearch
+from fne.search.front_settings import Networks, default_centres, default_initial, default_population
 
 
 @register("strategy", "fdd_ea_mo")

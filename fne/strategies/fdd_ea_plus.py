@@ -8,7 +8,8 @@ cubic surrogate to the means and searches with DYCORS (see `fne.surrogates.dycor
 
 The means are over the nodes that took part in a step, so that the least mean may be luck: of few nodes, of noise, of
 nodes that measure less than others. In the last step all nodes measure the `finalists` points with the least means, and
-the least mean of these values decides (`fne.finals`). With `finals = literal` the least mean during the search decides.
+the least mean of these values decides (`fne.search.finals`). With `finals = literal` the least mean during the search
+decides.
 
 What this reveals that FDD-EA does not: the mean value at each point, over the nodes that measured it. Where only one
 node has measured a point that is its value.
@@ -21,14 +22,14 @@ from typing import Annotated, Any, Literal
 
 from torch import Tensor
 
-from fne.finals import MEASUREMENT, Finals
+from fne.config.registry import Key, register
+from fne.core.types import Metrics, Request, Result, Round
 from fne.privacy.policy import STEP, Tasks
-from fne.registry import Key, register
-from fne.searching import Participation, SurrogateRounds, draws, start_points
-from fne.space import SearchTask
+from fne.problems.space import SearchTask
+from fne.search.finals import MEASUREMENT, Finals
+from fne.search.surrogate_rounds import Participation, SurrogateRounds, draws, start_points
+from fne.search.value_search import Archive, value_request, values_of
 from fne.surrogates.dycors import Dycors
-from fne.types import Metrics, Request, Result, Round
-from fne.value_search import Archive, value_request, values_of
 
 
 @register("strategy", "fdd_ea_plus")

@@ -35,11 +35,11 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
+from fne.config.registry import Key, register
+from fne.core.types import LearningTask
 from fne.evolution.pareto import ClusterSelection
-from fne.registry import Key, register
-from fne.tradeoff_genes import Sending
-from fne.tradeoffs import Tradeoffs
-from fne.types import LearningTask
+from fne.learning.tradeoff_genes import Sending
+from fne.learning.tradeoffs import Tradeoffs
 
 
 @register("strategy", "fed_moeac")

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from fne.averaging import Averaging
-from fne.registry import Key, register
-from fne.types import LearningTask
+from fne.config.registry import Key, register
+from fne.core.types import LearningTask
+from fne.learning.averaging import Averaging
 
 
 @register("strategy", "fedavg")

@@ -34,16 +34,16 @@ from typing import Annotated, Any, Literal
 import torch
 from torch import Tensor
 
-from fne.asking import NodeChoice, fitness_options, mean_losses, sent_buffers
-from fne.errors import RunError, SettingError
-from fne.evolution.fitness import check_loss
+from fne.config.registry import Key, register
+from fne.core.errors import RunError, SettingError
+from fne.core.randomness import derive_seed, generator
+from fne.core.types import Header, LearningTask, Metrics, Request, Result, Round, Tensors
+from fne.evolution.losses import check_loss
 from fne.evolution.operators import order
 from fne.evolution.population import Population, Variation, cleaned
+from fne.learning.generation import NodeChoice, fitness_options, mean_losses, sent_buffers
+from fne.learning.validation import Validation
 from fne.privacy.policy import Tasks
-from fne.randomness import derive_seed, generator
-from fne.registry import Key, register
-from fne.types import Header, LearningTask, Metrics, Request, Result, Round, Tensors
-from fne.validation import Validation
 
 
 @register("strategy", "fne")

@@ -24,13 +24,13 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor
 
-from fne.errors import SettingError
+from fne.config.registry import Key, register
+from fne.core.errors import SettingError
+from fne.core.randomness import derive_seed
+from fne.core.types import LearningTask, Metrics, Tensors
 from fne.evolution.philox import Purpose, Stream
 from fne.evolution.swarm import Swarm
-from fne.randomness import derive_seed
-from fne.registry import Key, register
-from fne.swarming import Swarming, owners_for
-from fne.types import LearningTask, Metrics, Tensors
+from fne.learning.swarming import Swarming, owners_for
 
 LEAST_ALPHA = 1e-30
 FASTEST = 1e30

@@ -31,14 +31,14 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor
 
+from fne.config.registry import Key, register
+from fne.core.randomness import derive_seed
+from fne.core.types import LearningTask, Metrics, Tensors
 from fne.evolution import shaping
 from fne.evolution.genome import Layout
 from fne.evolution.philox import UNIT, VARIANCE, Perturbations, Purpose, Stream
 from fne.evolution.swarm import Swarm
-from fne.randomness import derive_seed
-from fne.registry import Key, register
-from fne.swarming import Swarming, owners_for
-from fne.types import LearningTask, Metrics, Tensors
+from fne.learning.swarming import Swarming, owners_for
 
 BOUNDS = (1e-30, 1e6)
 """Bounds of a step size and of a width: beyond them nothing comes back."""

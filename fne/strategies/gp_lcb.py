@@ -14,12 +14,12 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
 from torch import Tensor
 
-from fne.quiet import ignored
-from fne.randomness import generator
-from fne.registry import Key, register
-from fne.space import SearchTask
-from fne.surrogates import rcga
-from fne.value_search import Archive, ValueSearch
+from fne.config.registry import Key, register
+from fne.core.quiet import ignored
+from fne.core.randomness import generator
+from fne.problems.space import SearchTask
+from fne.search.value_search import Archive, ValueSearch
+from fne.surrogates import minimise as rcga
 
 
 @register("strategy", "gp_lcb")

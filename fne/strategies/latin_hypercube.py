@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fne.registry import Key, register
-from fne.space import SearchTask
-from fne.value_search import ValueSearch
+from fne.config.registry import Key, register
+from fne.problems.space import SearchTask
+from fne.search.value_search import ValueSearch
 
 
 @register("strategy", "latin_hypercube")

@@ -11,11 +11,11 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
+from fne.config.registry import Key, register
 from fne.evolution import real_coded
-from fne.registry import Key, register
-from fne.searching import draws
-from fne.space import SearchTask
-from fne.value_search import Archive, ValueSearch
+from fne.problems.space import SearchTask
+from fne.search.surrogate_rounds import draws
+from fne.search.value_search import Archive, ValueSearch
 
 
 @register("strategy", "rcga")

@@ -28,12 +28,12 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor
 
+from fne.config.registry import Key, register
+from fne.core.randomness import derive_seed
+from fne.core.types import LearningTask, Metrics, Tensors
 from fne.evolution import shaping
 from fne.evolution.philox import SQUARE_VARIANCE, UNIT, VARIANCE, Perturbations
-from fne.evolving import Evolving, usual_population
-from fne.randomness import derive_seed
-from fne.registry import Key, register
-from fne.types import LearningTask, Metrics, Tensors
+from fne.learning.evolving import Evolving, usual_population
 
 
 @register("strategy", "sep_cma")

@@ -44,7 +44,7 @@ SAME = 1e-6
 """Points that are nearer to each other than this are the same: a matrix product tells distances no better."""
 
 Snap = Callable[[Tensor], Tensor]
-"""Points `[..., d]` -> the nearest that can be evaluated, such as `fne.space.Space.snap`."""
+"""Points `[..., d]` -> the nearest that can be evaluated, such as `fne.problems.space.Space.snap`."""
 
 
 class Dycors:

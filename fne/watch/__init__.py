@@ -1,1 +1,4 @@
-"""What an experimenter sees: progress, history, TensorBoard, checkpoints, reports."""
+"""What an experimenter sees: progress, history, TensorBoard, tables, plots.
+
+Nothing here changes a run.
+"""

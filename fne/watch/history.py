@@ -16,9 +16,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fne.errors import CheckpointError, FneError, RunError, SettingError
-from fne.files import append, verified, writing
-from fne.types import Metrics, Round, Strategy
+from fne.core.errors import CheckpointError, FneError, RunError, SettingError
+from fne.core.files import append, verified, writing
+from fne.core.types import Metrics, Round, Strategy
 
 FILE = "history.jsonl"
 _FIRST = (

@@ -16,8 +16,8 @@ from rich.progress import Progress as Bar
 from rich.table import Column
 from rich.text import Text
 
-from fne.terminal import Screen
-from fne.types import Metrics, Round, Strategy
+from fne.core.types import Metrics, Round, Strategy
+from fne.watch.terminal import Screen
 
 _EVERY = 0.1  # seconds between updates of the bar
 _EVERY_LINE = 30.0  # seconds between lines where there is no terminal

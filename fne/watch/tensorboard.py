@@ -9,9 +9,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from fne.errors import SettingError
-from fne.files import append, writing
-from fne.types import Metrics, Round, Strategy
+from fne.core.errors import SettingError
+from fne.core.files import append, writing
+from fne.core.types import Metrics, Round, Strategy
 from fne.watch.history import kept
 
 _TRAFFIC = (

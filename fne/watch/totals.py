@@ -7,8 +7,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from fne.members import member
-from fne.types import Metrics, Round, Strategy
+from fne.config.members import member
+from fne.core.types import Metrics, Round, Strategy
 from fne.watch.attendance import Attendance
 
 _SIZES = {

@@ -22,10 +22,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fne import registry
-from fne.errors import FneError
-from fne.sections import DataNodes, EvaluationSection, ProblemNodes, RunSection, WatchSection
-from fne.settings import LARGEST
+from fne.config import registry
+from fne.config.sections import DataNodes, EvaluationSection, ProblemNodes, RunSection, WatchSection
+from fne.config.settings import LARGEST
+from fne.core.errors import FneError
 
 ROOM = 2 * 10**9
 """Bytes that the process may take beyond what it has once everything is imported."""
@@ -226,7 +226,7 @@ def first_step(config: dict[str, Any]) -> None:
     """Begin a run; raises `Enough` where it goes on for longer than the test has time."""
     import torch
 
-    from fne.training import train
+    from fne.run.train import train
 
     def ring(number: int, frame: Any) -> None:
         while frame is not None:
@@ -252,8 +252,8 @@ def main() -> None:
     """Try the cases that are written to the standard input, and write a line before and after each."""
     import torch
 
-    from fne import allocation
-    from fne.training import train
+    from fne.core import allocation
+    from fne.run.train import train
 
     warnings.simplefilter("ignore")
     torch.randn(2, device="meta")  # what is imported late, is imported before the limits

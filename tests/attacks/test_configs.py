@@ -15,11 +15,11 @@ import pytest
 import torch
 
 import fne
-from fne import registry
-from fne.allocation import bounded
-from fne.config import list_bundled, load_config
-from fne.errors import ConfigError, FneError, SettingError
-from fne.yamltext import BROKEN, MOST_LEVELS, MOST_TEXT, MOST_VALUES, parse
+from fne.config import registry
+from fne.config.load import list_bundled, load_config
+from fne.config.yaml_text import BROKEN, MOST_LEVELS, MOST_TEXT, MOST_VALUES, parse
+from fne.core.allocation import bounded
+from fne.core.errors import ConfigError, FneError, SettingError
 from tests.attacks.fuzzing import TIMES, luck
 
 
@@ -216,7 +216,7 @@ def test_a_limit_of_the_process_counts_as_its_memory() -> None:
 import resource
 from pathlib import Path
 import torch
-from fne.allocation import left
+from fne.core.allocation import left
 taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (taken + 10**8, taken + 10**8))
 assert 0 < left(torch.device("cpu")) <= 10**8

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from fne.config import load_config
+from fne.config.load import load_config
 from fne.engines.local import LocalEngine
-from fne.experiment import build
+from fne.run.learning_run import build
 from fne.strategies import dp_sgd
 
 

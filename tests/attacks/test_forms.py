@@ -16,14 +16,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from fne import gather as gathering
+from fne.config.registry import catalogue, entry
+from fne.core.errors import DataWarning, SettingError
+from fne.core.types import Reply, Request, Round, Status
 from fne.engines import local
-from fne.errors import DataWarning, SettingError
-from fne.gather import gather
-from fne.payloads import expecting
-from fne.registry import catalogue, entry
-from fne.training import train
-from fne.types import Reply, Request, Round, Status
+from fne.federation import gather as gathering
+from fne.federation.gather import gather
+from fne.federation.payloads import expecting
+from fne.run.train import train
 from tests.test_conformance import smallest
 
 Heard = list[tuple[Request, list[Reply], dict[str, Any]]]

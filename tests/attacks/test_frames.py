@@ -9,17 +9,17 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from fne import wire
-from fne.config import load_config
+from fne.config.load import load_config
+from fne.core.errors import DataWarning, RunError
+from fne.core.types import Reply, Request, Round, Status
 from fne.engines import local
-from fne.errors import DataWarning, RunError
-from fne.experiment import build
-from fne.gather import gather
-from fne.node import Worker
-from fne.payloads import expecting
-from fne.search import build_search
-from fne.training import train
-from fne.types import Reply, Request, Round, Status
+from fne.federation import wire
+from fne.federation.gather import gather
+from fne.federation.node import Worker
+from fne.federation.payloads import expecting
+from fne.run.learning_run import build
+from fne.run.search_run import build_search
+from fne.run.train import train
 from tests.attacks.frames import changed
 from tests.attacks.fuzzing import TIMES, luck
 from tests.test_conformance import smallest

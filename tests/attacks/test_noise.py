@@ -13,15 +13,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fne import archive
-from fne.config import load_config
+from fne.config.load import load_config
+from fne.core.types import Header, Request
 from fne.engines.local import LocalEngine
-from fne.experiment import Experiment, build
-from fne.node import Node
-from fne.objective import Objective
+from fne.federation.node import Node
 from fne.privacy.draws import Draws
+from fne.problems.objective import Objective
+from fne.run.learning_run import Experiment, build
+from fne.search import measurements as archive
 from fne.strategies import dp_fedavg, dp_sgd
-from fne.types import Header, Request
 
 NOISE = 1.0
 

@@ -16,13 +16,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fne import gather as gathering
-from fne import registry
+from fne.config import registry
+from fne.core.errors import RunError
+from fne.core.types import Reply, Request, Round, Samples, Status, Strategy
 from fne.engines.local import LocalEngine
-from fne.errors import RunError
+from fne.federation import gather as gathering
+from fne.federation.node import Worker
 from fne.loop import run
-from fne.node import Worker
-from fne.types import Reply, Request, Round, Samples, Status, Strategy
 
 Change = Callable[[Reply], list[Reply]]
 METHODS: dict[str, dict[str, Any]] = {

@@ -19,15 +19,15 @@ from typing import Any
 import pytest
 import yaml
 
-from fne import registry
-from fne.cli import main
-from fne.config import load_config
-from fne.errors import ConfigError, FneError
-from fne.files import with_digest
-from fne.sections import EvaluationSection, RunSection
-from fne.training import load_model, train
+from fne.cli.main import main
+from fne.config import registry
+from fne.config.load import load_config
+from fne.config.sections import EvaluationSection, RunSection
+from fne.core.errors import ConfigError, FneError
+from fne.core.files import with_digest
+from fne.run.train import load_model, train
 from fne.watch.history import History, read_history
-from fne.watch.pictures import curves
+from fne.watch.plots import curves
 from tests.attacks.fuzzing import TIMES, luck
 
 TOY: dict[str, Any] = {
@@ -203,7 +203,7 @@ def test_a_run_that_was_killed_before_its_first_step_goes_on(tmp_path: Path) -> 
     code = f"""
 import os
 from fne import loop
-from fne.training import load_model, train
+from fne.run.train import load_model, train
 loop.run = lambda *given, **more: os._exit(9)
 train({config!r}, out={str(tmp_path / "run")!r})
 """
@@ -307,7 +307,7 @@ def test_without_the_digests_the_attack_succeeds(
     history.write_bytes(history.read_bytes().replace(b'"step":3', b'"step":7', 1))
     monkeypatch.setattr("fne.watch.history.verified", Path.read_bytes)
     assert [line["step"] for line in read_history(folder)][:3] == [1, 2, 7]
-    monkeypatch.setattr("fne.watch.report.damaged", lambda folder: [])
+    monkeypatch.setattr("fne.watch.tables.damaged", lambda folder: [])
     assert main(["report", str(folder), "--curves", str(tmp_path / "a.png")]) == 0
 
 

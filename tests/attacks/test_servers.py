@@ -13,22 +13,24 @@ import pytest
 import torch
 from torch import Tensor
 
-from fne import queries, registry, secure_tasks
-from fne.config import load_config
+from fne.config import registry
+from fne.config.load import load_config
+from fne.core.errors import RefusedError, RunError, SettingError
+from fne.core.types import Header, Reply, Request, Status
 from fne.engines.local import LocalEngine
-from fne.errors import RefusedError, RunError, SettingError
-from fne.experiment import Experiment, build
-from fne.node import Node
-from fne.privacy import session
+from fne.federation.node import Node
 from fne.privacy.accountant import Accountant, Mechanism
-from fne.privacy.messages import MEMBERS
 from fne.privacy.policy import Ledger, Policy
-from fne.search import Search, build_search
-from fne.secure import SecureEngine
-from fne.secure_tasks import secure_only
+from fne.run.learning_run import Experiment, build
+from fne.run.search_run import Search, build_search
+from fne.run.train import train
+from fne.search import value_tasks as queries
+from fne.secure import node_tasks as secure_tasks
+from fne.secure import session
+from fne.secure.engine import SecureEngine
+from fne.secure.messages import MEMBERS
+from fne.secure.node_tasks import secure_only
 from fne.strategies import dp_fedavg
-from fne.training import train
-from fne.types import Header, Reply, Request, Status
 from tests.attacks.fuzzing import TIMES, luck
 
 TOY: dict[str, Any] = {

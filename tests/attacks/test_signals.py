@@ -10,7 +10,7 @@ import pytest
 
 SECOND_SIGNAL = """
 import os, signal, sys
-from fne.stopping import interrupts
+from fne.run.stopping import interrupts
 
 first, second = int(sys.argv[1]), int(sys.argv[2])
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell lets its background jobs ignore it

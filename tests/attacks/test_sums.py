@@ -15,18 +15,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from fne import registry, secure
+from fne.config import registry
+from fne.core.errors import RunError
+from fne.core.types import Header, Reply, Request, Round, Samples, Status, Tensors
 from fne.engines.framed import WorkerEach
 from fne.engines.local import LocalEngine
-from fne.errors import RunError
-from fne.node import Node, Secrets, Worker
-from fne.payloads import Form, outvoted
-from fne.privacy import dealing, keys, protocol, shares
-from fne.privacy.conflicts import settled
-from fne.privacy.session import Session
-from fne.secure import SecureEngine
-from fne.secure_tasks import TASKS, _identity, secure_only
-from fne.types import Header, Reply, Request, Round, Samples, Status, Tensors
+from fne.federation.node import Node, Secrets, Worker
+from fne.federation.payloads import Form, outvoted
+from fne.secure import dealing, keys, protocol, shares
+from fne.secure import engine as secure
+from fne.secure.conflicts import settled
+from fne.secure.engine import SecureEngine
+from fne.secure.node_tasks import TASKS, _identity, secure_only
+from fne.secure.session import Session
 
 LIAR = "n2"
 Change = Callable[[Worker, Reply], Reply]
@@ -355,7 +356,7 @@ class Ledger(LocalEngine):
     seals: Counter[bytes] = Counter()  # noqa: RUF012
 
     def send(self, request: Request) -> Round:
-        stream, seal = keys.stream, keys.seal
+        stream, seal = protocol.keystream, keys.seal
 
         def counted(key: bytes, nonce: bytes, size: int) -> Any:
             self.streams[key, nonce] += 1
@@ -366,7 +367,7 @@ class Ledger(LocalEngine):
             return seal(key, plain, context)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(keys, "stream", counted)
+            patch.setattr(protocol, "keystream", counted)
             patch.setattr(keys, "seal", sealed)
             return super().send(request)
 

@@ -12,14 +12,14 @@ import pytest
 import yaml
 
 import fne
-from fne import registry
-from fne.cli import main
-from fne.errors import CheckpointError
-from fne.trust import MARK
+from fne.cli.main import main
+from fne.config import registry
+from fne.core.errors import CheckpointError
+from fne.run.trust import MARK
 
 PLUGIN = '''
 from pathlib import Path
-from fne.registry import register
+from fne.config.registry import register
 
 Path(__file__).with_name("ran").touch()
 
@@ -160,6 +160,6 @@ def test_a_folder_that_names_no_code_needs_no_mark(tmp_path: Path) -> None:
 
 def test_without_the_defence_the_attack_succeeds(begun: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(begun / "nobody"))
-    monkeypatch.setattr("fne.runfolder.check_own", lambda *given: None)
+    monkeypatch.setattr("fne.run.folder.check_own", lambda *given: None)
     fne.train(None, resume=begun)
     assert ran(begun)

@@ -8,7 +8,7 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
-from fne.registry import Key, register
+from fne.config.registry import Key, register
 
 
 @register("model", "broken")

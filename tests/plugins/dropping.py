@@ -6,7 +6,7 @@ import math
 
 from torch import Tensor, nn
 
-from fne.registry import register
+from fne.config.registry import register
 
 
 @register("model", "dropping")

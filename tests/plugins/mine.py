@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from fne.registry import Key, register
+from fne.config.registry import Key, register
 
 raise RuntimeError("a config must not import what it names")
 

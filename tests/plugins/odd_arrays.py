@@ -7,8 +7,8 @@ from typing import Annotated
 import numpy as np
 import torch
 
-from fne.registry import Key, register
-from fne.types import Dataset, Samples
+from fne.config.registry import Key, register
+from fne.core.types import Dataset, Samples
 
 
 @register("data", "kinds")

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from fne.registry import register
-from fne.space import Problem, Space, Variable
+from fne.config.registry import register
+from fne.problems.space import Problem, Space, Variable
 
 SPACE = Space([Variable("n", 1, 9, integer=True)])
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from fne.registry import register
-from fne.types import Dataset, Samples
+from fne.config.registry import register
+from fne.core.types import Dataset, Samples
 
 
 @register("data", "small_images")

@@ -1,0 +1,202 @@
+"""Headers of EDF and BDF files: their fields by name, and the faults that make a file or a channel useless. No MNE."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from fne.core.findings import FileError
+from fne.data.eeg.layout import extension, first_bytes
+from fne.data.eeg.quality import LEAVE_OUT, refuse
+from fne.data.eeg.transfer import rewritten
+
+_FIXED = 256
+"""Bytes of the header's first part; each signal adds as many."""
+_SIGNAL_FIELDS = {
+    "label": 16, "transducer": 80, "physical dimension": 8, "physical minimum": 8, "physical maximum": 8,
+    "digital minimum": 8, "digital maximum": 8, "prefiltering": 80, "number of samples in a record": 8, "reserved": 32,
+}  # fmt: skip
+"""Name -> bytes of each field of a signal; the header holds one field of all signals, then the next."""
+_ANNOTATIONS = ("EDF Annotations", "BDF Annotations")
+_RATES = (1.0, 1e6)
+"""Between these, in Hz, the rate of a file's fastest signal lies, whatever the amplifier."""
+_MEND = f"Correct the field in the file, export the recording again, or {LEAVE_OUT}"
+
+
+@dataclass(frozen=True)
+class EdfHeader:
+    """Header of an EDF or BDF file.
+
+    Args:
+        length: bytes of the header.
+        records: number of records, -1 where the header leaves the number open.
+        seconds: duration of a record.
+        counts: values of each signal in a record.
+        labels: names of the signals, annotations included.
+        width: bytes of a value.
+        kind: first bytes of the reserved field, such as `EDF+D`.
+        faults: place among the signals -> why the values of that signal have no scale.
+    """
+
+    length: int
+    records: int
+    seconds: float
+    counts: tuple[int, ...]
+    labels: tuple[str, ...]
+    width: int
+    kind: bytes
+    faults: dict[int, str]
+
+    @property
+    def record(self) -> int:
+        """Bytes of a record."""
+        return sum(self.counts) * self.width
+
+    @property
+    def annotations(self) -> list[int]:
+        """Places of the signals that hold annotations."""
+        return [place for place, label in enumerate(self.labels) if label in _ANNOTATIONS]
+
+    def whole(self, size: int) -> int:
+        """Return how many whole records a file of `size` bytes holds."""
+        return (size - self.length) // self.record
+
+
+def edf_header(path: Path) -> EdfHeader | None:
+    """Return the header of an EDF or BDF file; `None` for other files, and where the file ends within the header.
+
+    Raises:
+        FileError: a field has a value that no recording can have; the finding names the field, its place, its value.
+    """
+    if extension(path) not in (".edf", ".bdf"):
+        return None
+    head = first_bytes(path, _FIXED)
+    if len(head) < _FIXED:
+        return None
+    signals = _whole_number(head, 252, 4, "number of signals", 1)
+    length = _FIXED * (1 + signals)
+    fields = first_bytes(path, length)
+    if len(fields) < length:
+        return None
+    _check_end(path, head, signals, length)
+    records = _whole_number(head, 236, 8, "number of records", -1, "; -1 leaves the number open")
+    columns = _columns(fields, signals)
+    labels = [_text(label).strip() for label in columns["label"]]
+    counts = [
+        _whole_number(fields, place, 8, f"number of samples in a record of signal {number} ({label})", 1)
+        for number, (place, label) in enumerate(
+            zip(_places("number of samples in a record", signals), labels, strict=True), 1
+        )
+    ]
+    ordinary = [count for count, label in zip(counts, labels, strict=True) if label not in _ANNOTATIONS]
+    seconds = _duration(head, ordinary)
+    _check_texts(fields, signals)
+    faults = _faults(fields, signals, labels)
+    width = 3 if extension(path) == ".bdf" else 2
+    return EdfHeader(length, records, seconds, tuple(counts), tuple(labels), width, head[192:197], faults)
+
+
+# ------------------------------------------------------------------------------------------------ fields
+def _text(raw: bytes) -> str:
+    """Return a field as MNE reads it: up to the first zero byte."""
+    return raw.decode("latin-1").split("\0")[0]
+
+
+def _refused(name: str, place: int, text: str, expected: str, remedy: str = _MEND) -> NoReturn:
+    refuse("header", f"the header's field at byte {place}, {name}, is {text.strip()!r}", expected, remedy)
+
+
+def _places(name: str, signals: int) -> list[int]:
+    """Return where in the file the field of that name of each signal begins."""
+    names = list(_SIGNAL_FIELDS)
+    before = sum(_SIGNAL_FIELDS[other] for other in names[: names.index(name)])
+    return [_FIXED + before * signals + _SIGNAL_FIELDS[name] * i for i in range(signals)]
+
+
+def _columns(fields: bytes, signals: int) -> dict[str, list[bytes]]:
+    """Return each field's bytes for all signals, by the field's name."""
+    return {
+        name: [fields[place : place + size] for place in _places(name, signals)]
+        for name, size in _SIGNAL_FIELDS.items()
+    }
+
+
+def _whole_number(fields: bytes, place: int, size: int, name: str, least: int, more: str = "") -> int:
+    text = _text(fields[place : place + size])
+    try:
+        number = int(text)
+    except ValueError:
+        number = least - 1
+    if number < least:
+        _refused(name, place, text, f"a whole number of at least {least}{more}")
+    return number
+
+
+def _check_end(path: Path, head: bytes, signals: int, length: int) -> None:
+    """Refuse a header that does not end where its number of signals says, or is no text."""
+    text = _text(head[184:192])
+    try:
+        said = int(text)
+    except ValueError:
+        said = -1
+    if said != length:
+        if finding := rewritten(path):
+            raise FileError(finding)
+        _refused("number of bytes of the header", 184, text, f"{length}, as there are {signals} signals")
+
+
+def _duration(head: bytes, counts: Sequence[int]) -> float:
+    """Return the seconds that a record lasts, given the number of values in it of each signal but annotations."""
+    text = _text(head[244:252])
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    expected = "a number of seconds above 0"
+    if not counts and seconds == 0:
+        return seconds  # a file of annotations alone
+    if not 0 < seconds < math.inf:
+        _refused("duration of a record", 244, text, expected)
+    if counts and not _RATES[0] <= max(counts) / seconds <= _RATES[1]:
+        rate = f"{max(counts)} samples in a record make {max(counts) / seconds:.4g} Hz"
+        _refused(
+            "duration of a record", 244, text, f"{expected}, for a rate of {_RATES[0]:g} to {_RATES[1]:g} Hz; {rate}"
+        )
+    return seconds
+
+
+def _check_texts(fields: bytes, signals: int) -> None:
+    """Refuse what MNE cannot decode: what nobody reads besides."""
+    place = _places("reserved", signals)[0]
+    raw = fields[place : place + 32 * signals]
+    try:
+        raw.decode()
+    except UnicodeDecodeError as error:
+        _refused("reserved for signals", place, repr(raw[error.start : error.end]), "blanks, or text in UTF-8")
+    patient = _text(fields[8:88])
+    if any(part.count("=") > 1 for part in patient.split(" ")[4:]):
+        _refused("patient", 8, patient, "words apart by blanks, with at most one '=' in each")
+
+
+# ------------------------------------------------------------------------------------------------ calibration
+def _faults(fields: bytes, signals: int, labels: Sequence[str]) -> dict[int, str]:
+    """Return the signals whose values have no scale; a field that is no number at all ends the reading of the file."""
+    numbers: dict[str, list[float]] = {}
+    for name in ("physical minimum", "physical maximum", "digital minimum", "digital maximum"):
+        numbers[name] = []
+        for i, (place, label) in enumerate(zip(_places(name, signals), labels, strict=True)):
+            text = _text(fields[place : place + 8])
+            try:
+                numbers[name].append(float(text.replace(",", ".")))
+            except ValueError:
+                _refused(f"{name} of signal {i + 1} ({label})", place, text, "a number")
+    faults = {}
+    for i, label in enumerate(labels):
+        for what in () if label in _ANNOTATIONS else ("physical", "digital"):
+            least, most = numbers[f"{what} minimum"][i], numbers[f"{what} maximum"][i]
+            if not math.isfinite(most - least) or least == most:
+                faults[i] = f"its {what} minimum and maximum are {least:g} and {most:g}, so its values have no scale"
+    return faults

@@ -1,0 +1,296 @@
+"""Which files of a folder are EEG recordings, whose they are, and which other files belong to each. No MNE in here."""
+
+from __future__ import annotations
+
+import glob
+import gzip
+import importlib.util
+import re
+import struct
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from fne.core.errors import DataError, SettingError
+from fne.data.eeg.owners import owners
+from fne.data.eeg.recording import Source
+
+FORMATS: dict[str, tuple[str, ...]] = {
+    ".edf": ("read_raw_edf",),
+    ".bdf": ("read_raw_bdf",),
+    ".gdf": ("read_raw_gdf",),
+    ".vhdr": ("read_raw_brainvision",),
+    ".ahdr": ("read_raw_brainvision",),
+    ".set": ("read_raw_eeglab", "read_epochs_eeglab"),
+    ".fif": ("read_raw_fif", "read_epochs"),
+    ".fif.gz": ("read_raw_fif", "read_epochs"),
+    ".cnt": ("read_raw_cnt", "read_raw_ant"),
+    ".mff": ("read_raw_egi",),
+    ".egi": ("read_raw_egi",),
+    ".raw": ("read_raw_egi",),
+    ".cdt": ("read_raw_curry",),
+    ".dap": ("read_raw_curry",),
+    ".eeg": ("read_raw_nihon",),
+    ".dat": ("read_raw_bci2k",),
+    ".nxe": ("read_raw_eximia",),
+    ".nedf": ("read_raw_nedf",),
+    ".lay": ("read_raw_persyst",),
+    ".ns3": ("read_raw_nsx",),
+    ".mefd": ("read_raw_mef",),
+}
+"""Extension of a main file -> MNE's readers, in the order in which they are tried.
+
+By hand: MNE's own table is private, lists MEG, near-infrared and eye trackers, too, takes any `.txt` and `.mat`, and
+has no readers of epochs.
+"""
+BINARY = (".edf", ".bdf", ".gdf", ".fif", ".fif.gz", ".set", ".cnt", ".mff")
+"""Formats that are never plain text; others may be, or may begin so."""
+FOLDERS = (".mff", ".mefd")
+"""Formats whose recording is a folder."""
+_CLOSED = (*FOLDERS, ".ds")
+"""Folders that are not looked into; `.ds` is MEG and holds an `.eeg` of electrode positions."""
+SHARED = {".eeg": (b"EEG-", b"QI-403A", b"DAE-2100D"), ".dat": (b"HeaderLen=", b"BCI2000V=")}
+"""Extensions that companions of other formats have, too: how a main file (Nihon Kohden, BCI2000) begins."""
+_OWNERS = {".eeg": (".vhdr", ".ahdr"), ".vmrk": (".vhdr", ".ahdr"), ".amrk": (".ahdr",), ".fdt": (".set",)}
+"""Companion -> the main files one of which must be in its folder, else something got lost and its owner is told."""
+_NO_RECORDING = re.compile(
+    r"[-_](annot|ave|bem|bem-sol|cov|csd|dipoles|eve|fwd|ica|inv|lout|morph|proj|sol|sparse|src|stc|tfr|trans|vol)"
+    r"\.fif(\.gz)?$"
+)
+"""What MNE calls its other files."""
+_NEXT = struct.pack(">5i", 115, 3, 4, 0, 2)
+"""FIF tag `FIFF_REF_ROLE`, an int32: a next file follows; then stands the tag (118) with its name."""
+_TAIL = 1 << 20
+_DESCRIPTION = "dataset_description.json"
+_BIDS_FILE = re.compile(r"sub-[^/]+/(ses-[^/]+/)?eeg/[^/]+_eeg\.[^/]+")
+_SIDECARS = ("events", "channels", "eeg", "electrodes", "coordsystem")
+
+
+def extension(path: Path) -> str:
+    """Return the extension in lower case, `.fif.gz` as one."""
+    ending = path.suffix.lower()
+    return ".fif.gz" if ending == ".gz" and Path(path.stem).suffix.lower() == ".fif" else ending
+
+
+def first_bytes(path: Path, length: int = 256) -> bytes:
+    """Return how a file begins; nothing for a folder or a file that cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return file.read(length)
+    except OSError:
+        return b""
+
+
+# ------------------------------------------------------------------------------------------------ which files
+def find(
+    path: Path, pattern: str | Sequence[str] = "**/*", subject: str | None = None, bids: str = "auto"
+) -> list[Source]:
+    """Return the recordings of a file, a folder or a BIDS root, sorted by name.
+
+    Hidden files are left out, and of BIDS all that is no EEG of a subject itself (`derivatives/`, `sourcedata/`).
+    A companion without its main file, such as an `.eeg` where no `.vhdr` is, is returned so that reading it says so.
+
+    Args:
+        path: of a file, or of a folder, also one that is a recording (`.mff`).
+        pattern: glob below the folder, or several.
+        subject: regular expression that is searched in a file's path below the folder, with a group `subject`, and
+            `session`, `run`, `site`, `label` where wanted; `None`: by BIDS entities (`sub-01_ses-2_run-3`), names of
+            common data sets, else the folder directly below `path`, else the file's name (see `owners`).
+        bids: `yes`, `no`, or `auto`: where `dataset_description.json` says so.
+
+    Raises:
+        DataError: nothing there, no BIDS, or mne-bids is missing.
+        SettingError: `subject` or `pattern` do not work for these files.
+    """
+    if not path.exists():
+        raise DataError(f"eeg_files: {path} is not there; set data.path to a file, a folder or a BIDS root")
+    root = _bids_root(path, bids)
+    if path.is_file() or extension(path) in FOLDERS:
+        folder, files = path.parent, [path]
+    else:
+        folder, files = path, _recordings(path, [pattern] if isinstance(pattern, str) else pattern, root)
+    names = [file.relative_to(folder).as_posix() for file in files]
+    return [
+        Source(file, name, root=root, **owner)
+        for file, name, owner in zip(files, names, owners(names, subject), strict=True)
+    ]
+
+
+def _recordings(folder: Path, patterns: Sequence[str], root: Path | None) -> list[Path]:
+    for pattern in patterns:
+        if Path(pattern).is_absolute() or ".." in Path(pattern).parts:
+            raise SettingError("data.pattern", pattern, "a pattern below data.path, such as **/*.edf")
+    names = sorted({name for one in patterns for name in glob.glob(one, root_dir=folder, recursive=True)})
+    files = [folder / name for name in names if not _inside(name)]
+    if root is not None:
+        files = [file for file in files if _BIDS_FILE.fullmatch(file.absolute().relative_to(root).as_posix())]
+    elif (folder / _DESCRIPTION).exists():
+        files = [file for file in files if file.relative_to(folder).parts[0] not in ("derivatives", "sourcedata")]
+    endings = {parent: {extension(file) for file in parent.iterdir()} for parent in {file.parent for file in files}}
+    seen = set[tuple[Path, str]]()  # links to folders may go in a circle
+    found = []
+    for file in files:
+        place = file.parent.resolve(), file.name
+        if place not in seen and _is_main(file, endings[file.parent]):
+            seen.add(place)
+            found.append(file)
+    if not found:
+        others = Counter(extension(file) for file in files if not file.is_dir())
+        rest = ", ".join(f"{count} {ending or 'without extension'}" for ending, count in others.most_common(4))
+        kind = f"BIDS files sub-*/eeg/*_eeg.* below {root or folder}" if root else f"files {', '.join(FORMATS)}"
+        raise DataError(
+            f"eeg_files: {folder}: no EEG recording with data.pattern = {', '.join(patterns)}. Looked for {kind}; "
+            f"there {f'are {rest}' if rest else 'is nothing else'}. Set data.path to the folder above the recordings"
+        )
+    return found
+
+
+def _inside(name: str) -> bool:
+    """Whether a path leads into a folder that is one recording."""
+    return any(parent.suffix.lower() in _CLOSED for parent in PurePosixPath(name).parents)
+
+
+def _is_main(file: Path, endings: set[str]) -> bool:
+    """Whether a reader is given this file, in a folder with files of these extensions."""
+    ending = extension(file)
+    if file.is_dir():
+        return ending in FOLDERS
+    if ending in SHARED and first_bytes(file).startswith(SHARED[ending]):
+        return True
+    if ending in _OWNERS:
+        beside = ending == ".vmrk" and file.with_suffix(".eeg").exists()  # which is told about already
+        return not endings.intersection(_OWNERS[ending]) and not beside
+    if ending.startswith(".fif"):
+        return not _NO_RECORDING.search(file.name) and not _is_later_part(file)
+    return ending in FORMATS and ending not in SHARED
+
+
+def _bids_root(path: Path, bids: str) -> Path | None:
+    """Return the BIDS root that `path` is, or lies in."""
+    if bids == "no":
+        return None
+    place = path.absolute()
+    root = next((folder for folder in (place, *place.parents) if (folder / _DESCRIPTION).is_file()), None)
+    if root is not None and root != place and not place.relative_to(root).parts[0].startswith("sub-"):
+        root = None
+    if root is None and bids == "yes":
+        raise DataError(f"eeg_files: data.bids = yes, but {path} has no {_DESCRIPTION}; set data.path to the BIDS root")
+    if root is not None and importlib.util.find_spec("mne_bids") is None:
+        raise DataError(
+            f"eeg_files: {root} is a BIDS data set, which needs mne-bids: pip install -e '.[bids]' in the clone; or "
+            "set data.bids=no to read the files without what events.tsv and channels.tsv say"
+        )
+    return root
+
+
+# ------------------------------------------------------------------------------------------------ what belongs to one
+@dataclass(frozen=True)
+class Folder:
+    """What lies in a folder, in the order in which it is looked for.
+
+    Args:
+        stems: files by all that stands before a dot of their names: `a.b.json` by `a` and by `a.b`.
+        lost: `.fdt` that no `.set` has the name of.
+        sidecars: of BIDS, each with its entities but for `space`.
+    """
+
+    stems: Mapping[str, Sequence[Path]]
+    lost: Sequence[Path]
+    sidecars: Sequence[tuple[frozenset[str], Path]]
+
+
+def listed(folder: Path) -> Folder:
+    """List a folder. Wrap it in `functools.cache` for as long as files may be taken to stay as they are."""
+    stems: dict[str, list[Path]] = {}
+    lost, sidecars = [], []
+    for file in folder.iterdir():
+        for dot in re.finditer(r"\.", file.name):
+            stems.setdefault(file.name[: dot.start()], []).append(file)
+        if file.suffix == ".fdt":
+            lost.append(file)
+        *entities, suffix = file.name.split(".")[0].split("_")
+        if suffix in _SIDECARS and file.suffix in (".tsv", ".json"):
+            sidecars.append((frozenset(entity for entity in entities if not entity.startswith("space-")), file))
+    lost = [file for file in lost if file.with_suffix(".set") not in stems.get(file.stem, ())]
+    return Folder(stems, lost, sidecars)
+
+
+def companions(source: Source, folder: Callable[[Path], Folder] = listed) -> tuple[Path, ...]:
+    """Return the files that a recording's values or events may depend on, the main file first, then sorted.
+
+    Beside it all of the same name with another extension, those that a BrainVision header names, parts of a split FIF,
+    BIDS sidecars, also inherited ones, and all files of a folder that is one recording. Rather one too many: it only
+    makes a cache read again.
+
+    Args:
+        source: the recording.
+        folder: lists a folder; `functools.cache(listed)` where many recordings of one are asked for.
+
+    Raises:
+        OSError: a header cannot be read.
+    """
+    path, ending = source.path, extension(source.path)
+    if path.is_dir():
+        return (path, *sorted(file for file in path.rglob("*") if file.is_file()))
+    stem = path.name[: -len(ending) or None]
+    there = folder(path.parent)
+    found = {file for file in there.stems.get(stem, ()) if extension(file) in SHARED or extension(file) not in FORMATS}
+    if ending in (".vhdr", ".ahdr"):
+        found |= {path.parent / name for _, _, name in header_links(path)}
+    elif ending == ".set":  # the file says in which .fdt its values are, maybe in one that is no other .set's
+        found |= set(there.lost)
+    elif ending.startswith(".fif"):
+        found |= set(_later_parts(path))
+    if source.root is not None:
+        own = set(path.name.split("_")[:-1])
+        for above in (parent for parent in path.absolute().parents if parent.is_relative_to(source.root)):
+            found |= {file for entities, file in folder(above).sidecars if entities <= own}
+    return (path, *sorted(file for file in found - {path} if file.is_file()))
+
+
+def header_links(path: Path) -> list[tuple[int, str, str]]:
+    """Return line number, key and name of the files that a BrainVision header names."""
+    stem, found = path.stem, []
+    for number, line in enumerate(path.read_text("latin-1").splitlines(), 1):
+        key, _, name = line.partition("=")
+        if key.strip() in ("DataFile", "MarkerFile") and name.strip():
+            found.append((number, key.strip(), name.strip().replace("$b", stem)))
+    return found
+
+
+def next_part(path: Path) -> Path | None:
+    """Return the file that a FIF file says it goes on in, if it does."""
+    try:
+        if extension(path) == ".fif.gz":
+            with gzip.open(path) as packed:
+                end = packed.read()[-_TAIL:]
+        else:
+            with path.open("rb") as file:
+                file.seek(max(0, path.stat().st_size - _TAIL))
+                end = file.read()
+    except (OSError, EOFError):
+        return None
+    tags = end[found + len(_NEXT) :] if (found := end.rfind(_NEXT)) >= 0 else b""
+    if len(tags) < 16 or struct.unpack_from(">i", tags)[0] != 118:
+        return None
+    return path.parent / tags[16 : 16 + struct.unpack_from(">i", tags, 8)[0]].decode("latin-1")
+
+
+def _later_parts(path: Path) -> Iterator[Path]:
+    seen = {path}
+    while (following := next_part(path)) is not None and following not in seen:
+        yield following
+        seen.add(following)
+        path = following
+
+
+def _is_later_part(file: Path) -> bool:
+    """Whether another file goes on in this one; only files named as parts are asked for."""
+    match = re.fullmatch(r"(.*_split-)(\d+)(_.*)|(.*)-(\d+)(\.fif(?:\.gz)?)", file.name)
+    if match is None:
+        return False
+    head, number, tail = match.group(1, 2, 3) if match[1] else match.group(4, 5, 6)
+    before = f"{int(number) - 1:0{len(number)}d}" if match[1] else f"-{int(number) - 1}"
+    names = {f"{head}{before}{tail}", *([f"{head}{tail}"] if not match[1] else [])}
+    return any(next_part(file.with_name(name)) == file for name in names)

@@ -1,0 +1,402 @@
+"""Open an EEG file through MNE: names and types of channels put right, events listed, every failure in plain words."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from fne.core.findings import FileError, Finding
+from fne.core.quiet import own_filters
+from fne.data.eeg.codes import code_events
+from fne.data.eeg.edf import edf_header
+from fne.data.eeg.faults import explain, misnamed, one_line
+from fne.data.eeg.gdf import gdf_header
+from fne.data.eeg.layout import FORMATS, extension, first_bytes
+from fne.data.eeg.length import Interrupted, compared, interrupted, length_finding, signal_rates
+from fne.data.eeg.quality import LEAVE_OUT, refuse, some
+from fne.data.eeg.recording import Header, Source
+from fne.data.eeg.windows import is_gap, taken_for_bad
+
+if TYPE_CHECKING:
+    import mne
+
+    Recording: TypeAlias = mne.io.BaseRaw | mne.BaseEpochs
+
+_TYPES = {
+    "eog": r"EOG|^LOC$|^ROC$",
+    "ecg": r"ECG|EKG",
+    "emg": r"EMG",
+    "stim": r"^STATUS$|STIM|TRIG|^STI ?\d+$",
+    "resp": r"^RESP",
+    "misc": r"^PHOTIC|^SPO2|^PLETH|^TEMP",
+}
+"""MNE's type of a channel, by its name in capitals."""
+_HARMLESS = re.compile(
+    "does not conform to MNE naming conventions"  # of a file's name
+    "|Limited .* annotation.* expanding outside"  # the last event lasts until the end
+    "|measurement date|birthday|participants.tsv|scans.tsv"  # often taken out to hide who it is; no value needs it
+    "|Number of records from the header"  # of which `length_finding` says more
+)
+_LOSSES = (
+    (
+        "Scaling factor will not be defined|Physical range is not defined",
+        "Correct their digital or physical minimum and maximum in the header if one of these channels is used",
+    ),
+    (
+        "Invalid tag|Omitted",
+        "It may be cut off: copy it again, and compare its length with what was recorded",
+    ),
+    ("MarkerFile", "Its events are missing: copy the .vmrk here, or name it in the line MarkerFile= of the .vhdr"),
+    ("", "Compare the file with what was recorded"),
+)
+"""What to do about a warning, the first that fits."""
+_TWINS = {"T3": "T7", "T4": "T8", "T5": "P7", "T6": "P8"}
+"""Places of the 10-20 system that were renamed."""
+_PROGRAMMERS = (DeprecationWarning, PendingDeprecationWarning, FutureWarning, ResourceWarning, ImportWarning)
+"""Warnings that are about MNE's code, not about a file."""
+
+
+def open_recording(source: Source, events: str = "auto") -> tuple[Recording, Header]:
+    """Open a recording without reading its values, where its format permits.
+
+    Channels get the common spelling (`Fc5.` is `FC5`), and types by their names where the file calls all of them EEG.
+
+    Args:
+        source: which.
+        events: `annotations`, codes of the `stim` channels, or `auto`: annotations where there are any.
+
+    Raises:
+        FileError: it cannot be opened, for whatever reason.
+    """
+    findings: list[Finding] = []
+    try:
+        _told(misnamed(source.path), findings)
+        _told(length_finding(source.path), findings)
+        pieces = interrupted(source.path)
+        recording = _read(source, findings)
+        _told(_values_elsewhere(recording), findings)
+        if not is_epochs(recording) and not recording.n_times:
+            refuse("empty", "it has no values: 0 samples", "a recording", f"Copy or download it again; or {LEAVE_OUT}")
+        rates = _own_rates(recording, source.path)
+        with listening(source, findings):
+            if pieces is not None:
+                findings[:] = [f for f in findings if " annotation" not in f.found]  # MNE counts gaps in
+                findings += _without_gaps(recording, pieces, source)
+            findings += [*_spell(recording), *_set_types(recording)]
+            header, noted = _header(recording, events)
+            findings += noted
+            header["uncalibrated"] = _uncalibrated(recording, source.path)
+            if not is_epochs(recording):
+                findings += taken_for_bad(recording.annotations.description)
+    except FileError:
+        raise
+    except Exception as error:
+        raise FileError(explain(error, source)) from error
+    return recording, Header(**header, rates=rates, findings=tuple(dict.fromkeys(findings)))
+
+
+@contextmanager
+def listening(source: Source, findings: list[Finding]) -> Iterator[None]:
+    """Take MNE's warnings within as findings instead; what does not matter for the values is dropped."""
+    import mne
+
+    # MNE warns at this level of its log only; at "error" the warnings would be lost.
+    with own_filters() as heard, mne.use_log_level("WARNING"):
+        warnings.simplefilter("always")
+        yield
+    for warning in heard:
+        text = one_line(str(warning.message), source)
+        if not issubclass(warning.category, _PROGRAMMERS) and not _HARMLESS.search(text):
+            remedy = next(remedy for words, remedy in _LOSSES if re.search(words, text))
+            findings.append(Finding("mne", f"MNE warns: {text}", "a file without this warning", remedy, "noted"))
+
+
+def _told(finding: Finding | None, findings: list[Finding]) -> None:
+    """Note what was found; raise `FileError` if the file is refused for it."""
+    if finding is not None and finding.action == "refused":
+        raise FileError(finding)
+    findings += [finding] if finding is not None else []
+
+
+# ------------------------------------------------------------------------------------------------ opening
+def _read(source: Source, findings: list[Finding]) -> Recording:
+    """Let the readers that fit have a try, one after the other; the first one's error counts."""
+    first: Exception | None = None
+    for read in _readers(source):
+        heard: list[Finding] = []
+        try:
+            with listening(source, heard):
+                recording = read()
+        except FileError:
+            raise
+        except Exception as error:
+            first = first or error
+        else:
+            findings += heard
+            return recording
+    raise first or ValueError(f"no reader knows the extension {source.path.suffix!r}")
+
+
+def _readers(source: Source) -> list[Callable[[], Any]]:
+    """Return the readers for a file: of a continuous recording, then of epochs where the format has any."""
+    path, ending = source.path, extension(source.path)
+    if source.root is not None:
+        return [partial(_read_bids, path, source.root, name) for name in ("read_raw_bids", "read_epochs_bids")]
+    names = FORMATS.get(ending, ())
+    if ending == ".cnt":  # two makers share the extension; ANT's files are RIFF
+        names = names[1:] if first_bytes(path).startswith(b"RIFF") else names[:1]
+    if path.name.split(".")[0].endswith(("-epo", "_epo")):
+        names = names[::-1]
+    return [partial(_read_file, path, name) for name in names]
+
+
+def _read_file(path: Path, reader: str) -> Recording:
+    import mne
+
+    if reader == "read_epochs":  # projections are not applied, as in continuous recordings
+        return mne.read_epochs(path, proj=False, preload=False)
+    return getattr(mne.io, reader)(path, **_slow_codes(path))
+
+
+def _slow_codes(path: Path) -> dict[str, list[str]]:
+    """Return the argument that names stim channels which are slower than others, so that MNE does not smooth codes."""
+    signals = signal_rates(path)
+    highest = max((rate for _, rate in signals), default=0.0)
+    names = [name for name, rate in signals if rate < highest and re.search(_TYPES["stim"], name.upper())]
+    return {"stim_channel": names} if names else {}
+
+
+def _read_bids(path: Path, root: Path, reader: str) -> Recording:
+    """Read a recording and its sidecars; `channels.tsv` may spell the channels in another way than the file."""
+    import mne_bids
+
+    options = _slow_codes(path)
+    read = partial(getattr(mne_bids, reader), **({"extra_params": options} if options else {}))
+    place = mne_bids.get_bids_path_from_fname(path, check=False).update(root=root)
+    try:
+        return read(place)
+    except RuntimeError as error:
+        if "hannel mismatch" not in str(error):  # that names are not in the same order, or not the same
+            raise
+    own = _read_file(path, FORMATS[extension(path)][reader != "read_raw_bids"]).ch_names
+    renamed = read(place, on_ch_mismatch="rename")  # to the names of channels.tsv, whatever was there
+    if [common_name(name) for name in own] == [common_name(name) for name in renamed.ch_names]:
+        return renamed
+    if set(own) == set(renamed.ch_names):
+        return read(place, on_ch_mismatch="reorder")
+    odd = [(a, b) for a, b in zip(own, renamed.ch_names, strict=True) if common_name(a) != common_name(b)]
+    refuse(
+        "channels",
+        f"channels.tsv names other channels than the file, first {odd[0][1]!r} in the place of {odd[0][0]!r}",
+        "the same channels in both",
+        f"Correct channels.tsv, set data.bids=no to read the file without it, or {LEAVE_OUT}",
+    )
+
+
+def _values_elsewhere(recording: Recording) -> Finding | None:
+    """Return how an EEGLAB recording's file of values is shorter or longer than it should be."""
+    file = None if is_epochs(recording) else recording.filenames[0]
+    if file is None or Path(file).suffix != ".fdt":
+        return None
+    return compared(Path(file), 4 * len(recording.ch_names) * recording.n_times)
+
+
+def _own_rates(recording: Recording, path: Path) -> tuple[float, ...]:
+    """Return the rate at which each channel was sampled, in Hz, where these differ; else nothing.
+
+    Signals of the file are the recording's channels, in order; through BIDS, the channels may have names or an order of
+    their own, but not both.
+    """
+    signals = signal_rates(path)
+    names = recording.ch_names
+    if len(signals) != len(names) or len({rate for _, rate in signals}) == 1:
+        return ()
+    by_name = dict(signals)
+    if len(by_name) == len(names) and set(by_name) == set(names):
+        return tuple(by_name[name] for name in names)
+    return tuple(rate for _, rate in signals)
+
+
+def _without_gaps(recording: mne.io.BaseRaw, pieces: Interrupted, source: Source) -> tuple[Finding]:
+    """Put the events of an interrupted recording where they are in its values, and a break at each gap."""
+    import mne
+
+    where, lost = pieces.gaps
+    found = f"interrupted, with gaps of {some([f'{seconds:.6g} s' for seconds in lost]) or 'less than 1 ms each'}"
+    if source.root is not None:
+        remedy = "Set data.bids=no to take the events that are in the file itself, or export it again as EDF+C"
+        refuse("gaps", f"{found}: it is open whether events.tsv counts that time", "a continuous recording", remedy)
+    onset, duration, names = zip(*(pieces.events or [(0.0, 0.0, "EDGE")]), strict=True)
+    begin, end = pieces.recorded(np.array(onset)), pieces.recorded(np.add(onset, duration))
+    notes = mne.Annotations(begin, end - begin, names, recording.annotations.orig_time)
+    notes.append(where, 0.0, "EDGE boundary")
+    recording.set_annotations(notes)
+    remedy = "Events are put where they are in what was recorded; no window or filter reaches over a gap"
+    return (Finding("gaps", found, "a continuous recording", remedy, "repaired"),)
+
+
+def _uncalibrated(recording: Recording, path: Path) -> dict[str, str]:
+    """Return the channels whose values have no scale by the header of their file, and why."""
+    channels = recording.ch_names
+    edf = edf_header(path)
+    header = gdf_header(path) if extension(path) == ".gdf" else edf
+    if header is None or not header.faults:
+        return {}
+    signals = [place for place in range(len(header.labels)) if edf is None or place not in edf.annotations]
+    names = [common_name(header.labels[place]) for place in signals]
+    # A sidecar may order the channels by name; signals of one name go by their place.
+    return {
+        name if channels.count(name) == names.count(name) == 1 else channels[number]: header.faults[place]
+        for number, (place, name) in enumerate(zip(signals, names, strict=True))
+        if place in header.faults and number < len(channels)
+    }
+
+
+def _header(recording: Recording, events: str) -> tuple[dict[str, Any], list[Finding]]:
+    """Return the fields of a recording's header but for its findings, and those of its events."""
+    findings: list[Finding] = []
+    rate = float(recording.info["sfreq"])
+    known: dict[str, Any] = {
+        "channels": tuple(recording.ch_names),
+        "types": tuple(recording.get_channel_types()),
+        "rate": rate,
+    }
+    if is_epochs(recording):
+        names, samples = event_names(recording), len(recording.times)
+        known |= {"epochs": len(names), "tmin": float(recording.tmin), "tmax": float(recording.tmax)}
+        known["seconds"] = len(names) * samples / rate
+    else:
+        listed, findings = _listed(recording, events)
+        names = [name for _, _, name in listed]
+        known["seconds"] = float(recording.n_times / rate)
+    return {**known, "events": dict(sorted(Counter(names).items()))}, findings
+
+
+def is_epochs(recording: Recording) -> bool:
+    """Whether a recording is cut into epochs already."""
+    return hasattr(recording, "event_id")
+
+
+# ------------------------------------------------------------------------------------------------ channels
+def common_name(name: str) -> str:
+    """Return a channel's name in the common spelling: `EEG FP1-REF` and `Fp1.` are `Fp1`; `T3` stays `T3`."""
+    bare = re.sub(r"^EEG[\s_:-]+(?=[A-Za-z])", "", name.strip(" ."), flags=re.IGNORECASE)
+    bare = re.sub(r"(?<=\w)[\s_-]+(REF|LE|AVG?)$", "", bare, flags=re.IGNORECASE).strip(" .")
+    return _standard().get(bare.lower(), bare) or name
+
+
+def twin(name: str) -> str | None:
+    """Return the other name of a place that the 10-20 system called T3, T4, T5, T6 before, or calls T7, T8, P7, P8."""
+    return (_TWINS | {new: old for old, new in _TWINS.items()}).get(name)
+
+
+@cache
+def montage() -> mne.channels.DigMontage:
+    """Return the positions of the 10-05 system."""
+    import mne
+
+    # MNE 1.13 renamed it, and warns of the old name.
+    known = mne.channels.get_builtin_montages()
+    return mne.channels.make_standard_montage("colin27_1005" if "colin27_1005" in known else "standard_1005")
+
+
+@cache
+def _standard() -> dict[str, str]:
+    """Return the names of the 10-05 system, and older ones such as `T3`, by their lower case."""
+    return {name.lower(): name for name in [*montage().ch_names, "Nz"]}
+
+
+def _spell(recording: Recording) -> list[Finding]:
+    """Rename a recording's channels, but for those that would get one name."""
+    new = {name: common_name(name) for name in recording.ch_names}
+    often = Counter(new.values())
+    same = {target: [n for n in new if new[n] == target] for target, count in often.items() if count > 1}
+    changed = {name: target for name, target in new.items() if target != name and target not in same}
+    recording.rename_channels(changed)
+    return [
+        Finding(
+            "channels",
+            f"{' and '.join(names)} would all be called {target}, so they keep their names",
+            "one channel of each name",
+            "Name the one that is meant in data.channels",
+            "noted",
+        )
+        for target, names in same.items()
+    ]
+
+
+def _set_types(recording: Recording) -> list[Finding]:
+    """Give channels that the file calls EEG the type that their names tell."""
+    types = {
+        name: kind
+        for name, given in zip(recording.ch_names, recording.get_channel_types(), strict=True)
+        for kind, pattern in _TYPES.items()
+        if given == "eeg" and re.search(pattern, name.upper())
+    }
+    if not types:
+        return []
+    recording.set_channel_types(types, on_unit_change="ignore")
+    named = ", ".join(f"{name} ({kind})" for name, kind in types.items())
+    return [
+        Finding(
+            "types",
+            f"the file calls all of them EEG, their names say otherwise: {named}",
+            "types that fit the names",
+            "Such channels are taken only if data.types or data.channels name them",
+            "noted",
+        )
+    ]
+
+
+# ------------------------------------------------------------------------------------------------ events
+def event_list(recording: mne.io.BaseRaw, events: str = "auto") -> list[tuple[float, float, str]]:
+    """Return onset and duration in seconds, from the first sample on, and name of each event of a continuous recording.
+
+    Args:
+        recording: with annotations or stim channels.
+        events: `annotations`, codes of the `stim` channels as text, or `auto`: annotations where there are any.
+    """
+    return _listed(recording, events)[0]
+
+
+def _listed(recording: mne.io.BaseRaw, events: str) -> tuple[list[tuple[float, float, str]], list[Finding]]:
+    """Return what `event_list` returns, and what was skipped or assumed about codes of stim channels."""
+    listed, findings = [], list[Finding]()
+    if events != "stim":
+        first = recording.first_time  # MNE counts onsets from the begin of the measurement, which may be cut away
+        for note in recording.annotations:
+            if not is_gap(note["description"]):
+                listed.append((float(note["onset"] - first), float(note["duration"]), str(note["description"])))
+    if events == "stim" or (events == "auto" and not listed):
+        listed, findings = _codes(recording)
+    return sorted(listed), findings
+
+
+def _codes(recording: mne.io.BaseRaw) -> tuple[list[tuple[float, float, str]], list[Finding]]:
+    """Return the events of the stim channels; a channel that combines the others stands for all."""
+    names = [n for n, kind in zip(recording.ch_names, recording.get_channel_types(), strict=True) if kind == "stim"]
+    names = next(([name] for name in ("STI101", "STI 014") if name in names), names)
+    listed, findings = [], list[Finding]()
+    for name in names:
+        values = np.nan_to_num(recording.get_data(picks=[name])[0])
+        largest = np.abs(values).max(initial=0)
+        # A channel that the file calls EEG went from microvolts to volts.
+        codes = np.rint(values * (1e6 if 0 < largest < 0.5 else 1)).astype(np.int64) & 0xFFFF  # BioSemi: 16 are codes
+        events, told = code_events(codes, name)
+        listed += [(float(sample / recording.info["sfreq"]), 0.0, str(code)) for sample, code in events]
+        findings += told
+    return listed, findings
+
+
+def event_names(epochs: mne.BaseEpochs) -> list[str]:
+    """Return the event's name of each epoch."""
+    names = {code: name for name, code in epochs.event_id.items()}
+    return [names.get(code, str(code)) for code in epochs.events[:, 2].tolist()]

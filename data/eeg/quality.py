@@ -1,0 +1,282 @@
+"""Checks of values that would spoil training silently: another unit, channels that are flat or hold NaN."""
+
+from __future__ import annotations
+
+import glob
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fne.core.findings import FileError, Finding
+from fne.data.eeg.recording import Processing
+
+LEAST, MOST = 0.1, 1000.0
+"""Between these, in microvolts, the median deviation of an EEG lies; most have 5 to 50."""
+_TYPICAL = 30.0
+_FLAT = 1e-3
+"""In microvolts: below the noise (0.1) and the steps (0.02) of any amplifier, above rounding errors of float32."""
+_UNITS = {
+    2: "microvolts that the file calls volts",
+    1: "microvolts that the file calls millivolts",
+    -1: "millivolts that the file calls microvolts",
+    -2: "volts that the file calls microvolts",
+}
+"""Power of 1000 by which values are too large -> how that comes about."""
+_ODD = 2.25
+"""Decades between a channel and the others from which on noise, muscles or a quiet place cannot explain the distance.
+
+A wrong unit is 3 or 6 decades, to which good channels add up to 0.75 (a factor of 5.6); a noisy channel of 30 times the
+deviation of the others is at 1.5.
+"""
+_HUGE = 1e100
+"""In microvolts: no sum of squares overflows below."""
+LEAVE_OUT = "leave the file out by data.pattern"
+_NAMES = 8
+"""That a message lists before it says how many more there are."""
+
+
+def refuse(kind: str, found: str, expected: str, remedy: str) -> NoReturn:
+    """Raise the finding that a file cannot be used."""
+    raise FileError(Finding(kind, found, expected, remedy, "refused"))
+
+
+def some(names: Sequence[str]) -> str:
+    """Return names in a row, at most so many that a message can be read."""
+    rest = len(names) - _NAMES
+    return ", ".join(names[:_NAMES]) + (f" and {rest} more" if rest > 0 else "")
+
+
+@dataclass(frozen=True)
+class Strength:
+    """How much channels vary.
+
+    Args:
+        deviation: of each, in microvolts: the median over seconds of the standard deviation within a second, which
+            drifts do not raise; NaN where a value is not finite, 0 where most seconds are constant `[channels]`.
+        invalid: how many values of each are NaN, infinite or too large to calculate with `[channels]`.
+        total: values of a channel.
+    """
+
+    deviation: NDArray[np.float64]
+    invalid: NDArray[np.int64]
+    total: int
+
+
+def strength(values: NDArray[np.float64], rate: float) -> Strength:
+    """Measure channels `[channels, times]` or `[channels, epochs, times]` in microvolts, sampled at `rate` Hz."""
+    second = max(1, min(round(rate), values.shape[-1]))
+    whole = values.shape[-1] // second * second
+    deviation = np.full(len(values), math.nan)
+    invalid = np.zeros(len(values), np.int64)
+    for number, channel in enumerate(values):
+        invalid[number] = np.count_nonzero(~(np.abs(channel) < _HUGE))
+        if not invalid[number]:
+            seconds = channel[..., :whole].reshape(-1, second)
+            varies = np.ptp(seconds, axis=1) > 0  # the deviation of a constant may be a rounding error
+            deviation[number] = np.median(np.where(varies, seconds.std(axis=1), 0.0))
+    return Strength(deviation, invalid, values[0].size)
+
+
+def level(deviation: NDArray[np.float64], eeg: NDArray[np.bool_]) -> float:
+    """Return the median deviation of the EEG channels that vary, in microvolts; NaN where none does.
+
+    Where at least half of these channels have a plausible deviation the median is over these, so that a few channels in
+    another unit do not matter however few channels there are.
+
+    Args:
+        deviation: of each channel, in microvolts `[channels]`.
+        eeg: which of the channels are EEG `[channels]`.
+    """
+    usable = deviation[eeg & (deviation > 0)]
+    plausible = usable[(usable > LEAST) & (usable < MOST)]
+    counting = plausible if 2 * len(plausible) >= len(usable) else usable
+    return float(np.median(counting)) if len(counting) else math.nan
+
+
+def check_scale(
+    measured: Strength, names: Sequence[str], eeg: NDArray[np.bool_], file: str, scale: float
+) -> tuple[Finding, ...]:
+    """Refuse values that are no microvolts, by the median deviation of EEG channels that vary.
+
+    Args:
+        measured: of all channels, after scaling.
+        names: of the channels.
+        eeg: which of them are EEG `[channels]`.
+        file: the file's name, as `data.scale` would name it.
+        scale: that the values were multiplied by.
+
+    Raises:
+        FileError: the median lies outside of what an EEG has; the finding says what the values most likely are.
+    """
+    median = level(measured.deviation, eeg)
+    if math.isnan(median):
+        return ()
+    found = f"the median deviation of its channels within a second is {_microvolts(median)}"
+    expected = f"between {LEAST:g} and {MOST:g} microvolts"
+    if LEAST < median < MOST:
+        if scale == 1:
+            return ()
+        remedy = f"Nothing to do: data.scale = {scale:g} is applied"
+        return (Finding("scale", f"values are multiplied by {scale:g}; {found}", expected, remedy, "repaired"),)
+    power = round(math.log10(median / _TYPICAL) / 3)
+    if scale != 1:
+        found = f"with data.scale = {scale:g} {found}"
+    likely = _UNITS.get(power, "another unit") if scale == 1 else "another unit"
+    correct = "Correct the unit in the file (of EDF and BDF: the physical dimension)"
+    # A factor for the whole file would spoil the channels that are in microvolts already.
+    odd = _other_units(measured.deviation, names, eeg, median)
+    right = [name for name, own in zip(names, measured.deviation, strict=True) if name in odd and LEAST < own < MOST]
+    if right:
+        refuse(
+            "scale",
+            f"{found}: most likely {likely}, though not in {len(right)} of {len(names)} channels: {some(right)}",
+            f"{expected}, and one unit in all channels",
+            f"{correct} channel by channel, or leave the channels of one unit out of data.channels",
+        )
+    line = f"{scale * 1000.0**-power:g}"
+    refuse(
+        "scale",
+        f"{found}: most likely {likely}",
+        expected,
+        f"{correct}, or set data: {{scale: {line}}}, for this file alone "
+        f"data: {{scale: {{{glob.escape(file)!r}: {line}}}}}",
+    )
+
+
+def check_channels(
+    measured: Strength,
+    names: Sequence[str],
+    eeg: NDArray[np.bool_],
+    marked: Sequence[str],
+    uncalibrated: Mapping[str, str],
+    processing: Processing,
+) -> tuple[list[str], tuple[Finding, ...]]:
+    """Return the channels that are to be repaired, and what is said about them.
+
+    Args:
+        measured: of all channels.
+        names: of the channels, in order.
+        eeg: which of them are EEG `[channels]`.
+        marked: those that the file itself calls bad.
+        uncalibrated: those whose values have no scale by the file's header, and why.
+        processing: says what is done with bad channels.
+
+    Raises:
+        FileError: a channel is flat, holds NaN or is in another unit, and nothing is to be done about it; or more than
+            half of them are.
+    """
+    median = level(measured.deviation, eeg)
+    broken = broken_channels(measured, names, eeg, uncalibrated, median)
+    noisy = _noisy(measured.deviation, names, eeg, median, broken)
+    policy = processing.bad_channels
+    by_file = [name for name in names if name in marked and name not in broken]
+    told = [why for _, why in broken.values()] + (
+        [f"marked as bad by the file: {', '.join(by_file)}"] if by_file else []
+    )
+    bad = [name for name in names if name in broken or (policy != "refuse" and name in by_file)]
+    kinds = {kind for kind, _ in broken.values()}
+    kind = next((kind for kind in ("nan", "scale", "flat") if kind in kinds), "marked")
+    in_unit = ", in the unit of the others" if "scale" in kinds else ""
+    found, expected = "; ".join(told), f"channels that vary, with finite values{in_unit}"
+    correct = (
+        "Correct the unit of these channels in the file (of EDF and BDF: the physical dimension, the physical and "
+        "digital minimum and maximum). "
+        if "scale" in kinds
+        else ""
+    )
+    if 2 * len(bad) > len(names):
+        what = f"{len(bad)} of {len(names)} channels are bad: {some(told)}"
+        remedy = f"{correct}Leave the file out by data.pattern"
+        refuse("channels", what, f"at least half of the channels good{in_unit}", remedy)
+    if broken and policy == "refuse":
+        out = "leave these channels out of data.channels"
+        refuse(kind, found, expected, f"{correct}Set data: {{bad_channels: interpolate}}, or zero, or {out}")
+    if not told:
+        return [], noisy
+    if policy == "refuse":
+        remedy = "They are kept; see data.bad_channels for what else"
+        return [], (Finding(kind, found, expected, remedy, "noted"), *noisy)
+    done = "They are interpolated" if policy == "interpolate" else "They are set to 0"
+    return bad, (Finding(kind, found, expected, f"{done}, as data.bad_channels says", "repaired"), *noisy)
+
+
+def broken_channels(
+    measured: Strength,
+    names: Sequence[str],
+    eeg: NDArray[np.bool_],
+    uncalibrated: Mapping[str, str],
+    median: float,
+) -> dict[str, tuple[str, str]]:
+    """Return the channels that nothing can be learned from: for each the kind of its fault, and why.
+
+    Args:
+        measured: of all channels.
+        names: of the channels.
+        eeg: which of them are EEG, and so comparable with each other `[channels]`.
+        uncalibrated: those whose values have no scale by the file's header, and why.
+        median: deviation of a good channel, in microvolts, by `level`; NaN where none varies.
+    """
+    varying = measured.deviation[measured.deviation > 0]
+    # In another unit than assumed all channels are small: that is the scale's fault, not theirs.
+    limit = _FLAT * min(1.0, float(np.median(varying))) if len(varying) else _FLAT
+    units = _other_units(measured.deviation, names, eeg, median)
+    broken = {}
+    for name, deviation, invalid in zip(names, measured.deviation, measured.invalid, strict=True):
+        if invalid:
+            broken[name] = "nan", f"{name}: {invalid} of {measured.total} values are NaN or infinite"
+        elif name in uncalibrated:
+            broken[name] = "scale", f"{name}: {uncalibrated[name]}"
+        elif deviation < limit or name in units:
+            flat = "flat, " if deviation < limit else ""
+            unit = f", {units[name]}" if name in units else ""
+            why = f"{name}: {flat}deviation {_microvolts(deviation)}{unit}"
+            broken[name] = "scale" if unit else "flat", why
+    return broken
+
+
+def _other_units(
+    deviation: NDArray[np.float64], names: Sequence[str], eeg: NDArray[np.bool_], median: float
+) -> dict[str, str]:
+    """Return the EEG channels whose distance from the others only another unit explains, and what is likely."""
+    units = {}
+    for name, own, is_eeg in zip(names, deviation, eeg, strict=True):
+        decades = math.log10(own / median) if is_eeg and own > 0 and median > 0 else 0.0
+        power = round(decades / 3)
+        if abs(decades - 3 * power) > 3 - _ODD:
+            likely = "its unit or its range is wrong, or it was not connected"
+        else:
+            likely = f"most likely {_UNITS.get(power, 'another unit')}, a factor of 1e{3 * power}"
+        if abs(decades) >= _ODD:
+            units[name] = f"{_times(own / median)} that of the others: {likely}"
+    return units
+
+
+def _noisy(
+    deviation: NDArray[np.float64],
+    names: Sequence[str],
+    eeg: NDArray[np.bool_],
+    median: float,
+    broken: Mapping[str, object],
+) -> tuple[Finding, ...]:
+    """Return the finding that EEG channels in the right unit are louder or quieter than an EEG is, if any are."""
+    odd = [
+        f"{name}: deviation {_microvolts(own)}, {_times(own / median)} that of the others"
+        for name, own, is_eeg in zip(names, deviation, eeg, strict=True)
+        if is_eeg and name not in broken and not LEAST < own < MOST
+    ]
+    if not odd:
+        return ()
+    remedy = "They are kept: look at the recording, and leave them out of data.channels if they were badly connected"
+    return (Finding("noise", some(odd), f"between {LEAST:g} and {MOST:g} microvolts", remedy, "noted"),)
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:,.3g} times" if ratio < 1000 else f"{ratio:,.0f} times"
+
+
+def _microvolts(value: float) -> str:
+    return f"{value:.4g} microvolts" if value < 1e4 else f"{value:,.0f} microvolts"

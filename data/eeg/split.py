@@ -1,0 +1,284 @@
+"""Windows of all files -> training, validation and test part: whole subjects, sessions or runs apart, or trials."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fne.core.errors import DataError, SettingError
+from fne.core.findings import Finding
+from fne.core.randomness import generator
+from fne.core.types import Samples
+from fne.data.eeg.leaks import lacking, one_class, shared, unrepeated
+from fne.data.eeg.quality import some
+from fne.data.eeg.recording import Source
+from fne.data.sources import dealt, stratified_split
+
+_FRACTION = 0.2
+
+
+@dataclass(frozen=True)
+class Split:
+    """How windows are divided; the settings of `eeg_files` by their names."""
+
+    split: str
+    split_seed: int
+    folds: int | None
+    fold: int | None
+    validation: float | None
+    test: float | None
+    groups: str
+    shuffle_labels: bool
+    label_seed: int
+
+    def check(self) -> None:
+        """Raise `SettingError` for a setting that would be ignored or cannot work."""
+        if self.split == "trial":
+            for key in ("fold", "folds"):
+                if getattr(self, key) is not None:
+                    raise SettingError(f"data.{key}", getattr(self, key), "null with data.split=trial, without folds")
+            validation, test = self.fractions
+            if validation + test >= 1:
+                raise SettingError("data.validation", validation, f"below {1 - test:.4g}, what data.test leaves")
+        elif self.test is not None:
+            raise SettingError("data.test", self.test, f"null with data.split={self.split}, where data.folds decides")
+        if self.folds is not None and self.fold is not None and self.fold >= self.folds:
+            raise SettingError("data.fold", self.fold, f"below data.folds = {self.folds}")
+
+    @property
+    def fractions(self) -> tuple[float, float]:
+        """Validation and test of `split=trial`."""
+        return (
+            _FRACTION if self.validation is None else self.validation,
+            _FRACTION if self.test is None else self.test,
+        )
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """One file's windows.
+
+    Args:
+        source: the file.
+        y: their classes `[n]`.
+        sketch: some values of each, see `fne.data.eeg.leaks` `[n, 32]`.
+        overlap: whether some of them share values.
+        values: opens them, `[n, channels, times]`.
+    """
+
+    source: Source
+    y: NDArray[np.int64]
+    sketch: NDArray[np.float32]
+    overlap: bool
+    values: Callable[[], NDArray[np.float32]]
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Training, validation and test windows, those of a group side by side, and how they were divided."""
+
+    samples: tuple[Samples, Samples, Samples]
+    group_names: tuple[str, ...]
+    how: str
+    fold: tuple[int, int] | None
+    findings: tuple[Finding, ...]
+
+
+def divide(files: Sequence[Recorded], classes: Sequence[str], split: Split) -> Parts:
+    """Divide the windows of all files.
+
+    Args:
+        files: in order; their values are opened one file at a time, and copied once.
+        classes: class names.
+        split: how.
+
+    Raises:
+        DataError: too few subjects, sessions or runs.
+        SettingError: a fold that there is not, or groups that the files do not name.
+    """
+    file = torch.repeat_interleave(torch.arange(len(files)), torch.tensor([len(one.y) for one in files]))
+    y = torch.from_numpy(np.concatenate([one.y for one in files]))
+    group_names, group = _numbered([_group(one.source, split.groups) for one in files])
+    people, person = _numbered([one.source.subject for one in files])
+    group, person = group[file], person[file]
+    names, subjects = [one.source.name for one in files], [one.source.subject for one in files]
+    sketches = np.concatenate([one.sketch for one in files])
+    kept, findings = unrepeated(names, subjects, file, sketches, y, _opener(files, file))
+    if split.shuffle_labels:
+        y = _shuffled(y, person, generator("eeg_files", "labels", split.label_seed))
+
+    draw = generator("eeg_files", "split", split.split_seed)
+    strata = person * len(classes) + y
+    fold = None
+    if split.split == "trial":
+        validation, test = split.fractions
+        sizes = [_size("data." + key, share, len(kept)) for key, share in (("validation", validation), ("test", test))]
+        index = [kept[i] for i in stratified_split(strata[kept], [len(kept) - sum(sizes), *sizes], draw)]
+        shares = "/".join(f"{100 * share:.4g}" for share in (1 - validation - test, validation, test))
+        how = f"trial-wise ({shares} within subjects, random)"
+    else:
+        if split.split == "subject":
+            of, folds = _deal_people(people, person, y, split, draw)
+        else:
+            of, folds = _in_turn(files, split)
+            of = of[file]
+        fold = (split.fold or 0, folds)
+        if fold[0] >= folds:
+            raise SettingError("data.fold", split.fold, f"below {folds}, the number of folds there are")
+        index, how = _by_fold(kept, of[kept], fold, strata, split, draw)
+    if split.shuffle_labels:
+        how += ", labels shuffled"
+    train = index[0]
+    findings += one_class(group_names, group[train], y[train], classes, split.groups)
+    findings += lacking([y[part] for part in index], classes)
+    trained, tested = ({subjects[f] for f in file[part].tolist()} for part in (train, index[2]))
+    mixed = split.split == "trial" or split.validation is not None
+    overlapping = [one.source.name for one in files if one.overlap]
+    findings += shared(split.split, trained, tested, len(people), overlapping, mixed=mixed)
+    # Side by side by group, so that a node's training windows are a view.
+    order = [part[group[part].argsort(stable=True)] for part in (i.sort().values for i in index)]
+    samples = [Samples(_gathered(files, file, part), y[part], group[part]) for part in order]
+    return Parts((samples[0], samples[1], samples[2]), group_names, how, fold, tuple(findings))
+
+
+# ------------------------------------------------------------------------------------------------ who belongs where
+def _numbered(names: Sequence[str]) -> tuple[tuple[str, ...], Tensor]:
+    known, inverse = np.unique(np.array(names, dtype=str), return_inverse=True)
+    return tuple(known.tolist()), torch.from_numpy(inverse)
+
+
+def _named(source: Source, what: str, key: str, instead: str) -> str:
+    """Return a file's session, run (within its session) or site.
+
+    Raises:
+        SettingError: nothing says which it is.
+    """
+    name = str(getattr(source, what))
+    if not name:
+        hint = f"nothing says the {what} of {source.name}, unless data.subject does by (?P<{what}>...)"
+        raise SettingError(key, what, f"{instead}: {hint}")
+    return f"{source.session}-{name}" if what == "run" and source.session else name
+
+
+def _group(source: Source, groups: str) -> str:
+    """Return what a file's windows are together with on a node."""
+    if groups == "subject":
+        return source.subject
+    name = _named(source, groups, "data.groups", "subject")
+    return name if groups == "site" else f"{source.subject}-{name}"
+
+
+def _in_order(name: str) -> list[tuple[int, str]]:
+    """Return a key that sorts run 10 behind run 2."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
+
+
+def _deal_people(
+    people: Sequence[str], person: Tensor, y: Tensor, split: Split, draw: torch.Generator
+) -> tuple[Tensor, int]:
+    """Return each window's fold `[N]`, whole subjects dealt out at random, and the number of folds."""
+    folds = split.folds or len(people)
+    needed = 3 if split.validation is None else 2
+    if not needed <= folds <= len(people):
+        raise DataError(
+            f"eeg_files: data.split=subject with data.folds = {split.folds or 'null'}, but there are {len(people)} "
+            f"subjects ({some(people)}): it needs {needed} folds at least (2 with a fraction in "
+            "data.validation), and a subject for each; set data.folds, or data: {split: run} for runs of one person"
+        )
+    most = torch.stack([y[person == number].mode().values for number in range(len(people))])
+    return dealt(most, folds, draw)[person], folds
+
+
+def _in_turn(files: Sequence[Recorded], split: Split) -> tuple[Tensor, int]:
+    """Return each file's fold: its session or run, counted within its subject, and the number of folds.
+
+    Counted, because sessions and runs have names of their own with each subject: fold 0 has everybody's first.
+    """
+    names = [_named(one.source, split.split, "data.split", "subject or trial") for one in files]
+    own: dict[str, list[str]] = {}
+    for one, name in zip(files, names, strict=True):
+        own.setdefault(one.source.subject, []).append(name)
+    ranks = {subject: sorted(set(mine), key=_in_order) for subject, mine in own.items()}
+    most = max(map(len, ranks.values()))
+    folds = split.folds or most
+    needed = 3 if split.validation is None else 2
+    if not needed <= folds <= most:
+        raise DataError(
+            f"eeg_files: data.split={split.split} with data.folds = {split.folds or 'null'}, but no subject has more "
+            f"than {most} {split.split}s: it needs {needed} folds at least (2 with a fraction in data.validation), and "
+            f"a {split.split} for each; set data: {{folds: null}}, or data: {{split: trial}}"
+        )
+    each = [ranks[one.source.subject].index(name) % folds for one, name in zip(files, names, strict=True)]
+    return torch.tensor(each), folds
+
+
+def _size(key: str, share: float, total: int) -> int:
+    """Return how many of so many windows a fraction is; raise `SettingError` where that is none."""
+    size = round(total * share)
+    if not size:
+        raise SettingError(key, share, f"larger: of {total} windows it is none")
+    return size
+
+
+def _shuffled(y: Tensor, person: Tensor, draw: torch.Generator) -> Tensor:
+    """Return labels `[N]` that say nothing any more, as a control for leaks.
+
+    Each subject's labels among its own windows; where every subject has one class only, whole subjects' among subjects.
+    """
+    order = torch.randperm(len(y), generator=draw)
+    members = [order[person[order] == number] for number in range(int(person.max()) + 1)]
+    own = torch.stack([y[mine].mode().values for mine in members])
+    if all(bool((y[mine] == label).all()) for mine, label in zip(members, own, strict=True)):
+        return own[torch.randperm(len(own), generator=draw)][person]
+    given = y.clone()
+    for mine in members:
+        given[mine.sort().values] = y[mine]
+    return given
+
+
+def _by_fold(
+    kept: Tensor, of: Tensor, fold: tuple[int, int], strata: Tensor, split: Split, draw: torch.Generator
+) -> tuple[list[Tensor], str]:
+    """Return the three parts for a test fold, and what to call that."""
+    number, folds = fold
+    tested, rest = kept[of == number], kept[of != number]
+    whole = {"subject": "whole subjects", "session": "whole sessions of the same subjects"}
+    how = f"{split.split}-wise ({whole.get(split.split, 'whole runs of the same subjects')}"
+    if split.validation is None:
+        held_out = of == (number + 1) % folds
+        return [kept[(of != number) & ~held_out], kept[held_out], tested], how + ")"
+    size = _size("data.validation", split.validation, len(rest))
+    parts = stratified_split(strata[rest], [len(rest) - size, size], draw)
+    return [*(rest[part] for part in parts), tested], f"{how}; {100 * split.validation:.4g} % of the rest validate)"
+
+
+def _opener(files: Sequence[Recorded], file: Tensor) -> Callable[[int], NDArray[np.float32]]:
+    """Return a function that opens a window by its number; `file` is each window's file `[N]`."""
+    starts = torch.searchsorted(file, torch.arange(len(files))).tolist()
+    opened = lru_cache(maxsize=8)(lambda number: files[number].values())
+    return lambda n: opened(number := int(file[n]))[n - starts[number]]
+
+
+def _gathered(files: Sequence[Recorded], file: Tensor, index: Tensor) -> Tensor:
+    """Return the windows at `index`, sorted by file within groups, each copied once from where it lies."""
+    starts = torch.searchsorted(file, torch.arange(len(files))).tolist()
+    of = file[index].numpy()
+    edges = np.flatnonzero(np.diff(of, prepend=-1, append=-1)).tolist()  # where another file begins
+    shape = files[0].values().shape[1:]
+    out = np.empty((len(index), *shape), np.float32)
+    for begin, end in pairwise(edges):
+        number = int(of[begin])
+        rows, values = index[begin:end].numpy() - starts[number], files[number].values()
+        if rows[-1] - rows[0] == len(rows) - 1:  # most often all of them
+            out[begin:end] = values[rows[0] : rows[-1] + 1]
+        else:
+            np.take(values, rows, axis=0, out=out[begin:end], mode="clip")  # other modes make a copy first
+    return torch.from_numpy(out)

@@ -1,0 +1,348 @@
+"""A client worker: one process with a device that hosts one node (a hospital) or many (a simulation).
+
+A node task is a registered generator function `task(worker, nodes, request, *, option, ...)` that yields one payload
+a node, in order; it is called once a worker, which is what lets all hosted nodes share one pass. Its keyword-only
+parameters are the options that a request may set; they are checked like a config's settings before the task runs.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import traceback
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from fne.config import registry, settings
+from fne.core import randomness
+from fne.core.errors import DeclinedError, FneError, RefusedError, RunError, WriteError
+from fne.core.hidden import Hidden
+from fne.core.types import PROTOCOL_VERSION, Header, Reply, Request, Samples, Scalar, Status, Tensors
+from fne.evolution.evaluate import Evaluator
+from fne.federation import wire
+from fne.federation.lineage import BehindError, Replica
+from fne.privacy.draws import Draws, key_of
+from fne.privacy.policy import KEY_BYTES, Ledger, Policy
+from fne.problems.objective import Objective
+
+if TYPE_CHECKING:
+    from fne.secure.session import Session
+
+
+class Secrets(Hidden):
+    """A node's secret key, and what it holds of a run's secure sums: neither is printed, copied or serialised.
+
+    Args:
+        key: 32 bytes; at a real site from its own folder, in a simulation derived from the run's seed.
+        simulated: whether it is such a derived key: reports then say "simulated privacy".
+    """
+
+    __slots__ = ("_key", "answered", "session", "simulated", "tried")
+
+    def __init__(self, key: bytes, *, simulated: bool) -> None:
+        self._key = key
+        self.simulated = simulated
+        self.session: Session | None = None
+        """Of secure sums; gone with the process, so a resumed run makes another."""
+        self.answered: dict[tuple[str, str], int] = {}
+        """Run and kind -> the last step of a secure sum that the node answered; it outlives sessions."""
+        self.tried: dict[tuple[str, str], tuple[int, set[bytes]]] = {}
+        """Run and kind -> the last step of a secure sum whose work was begun, and digests of what it was."""
+
+    @classmethod
+    def simulate(cls, seed: int, node: str) -> Secrets:
+        """Derive a reproducible key for a simulated node."""
+        return cls(hashlib.blake2b(f"simulated:{seed}:{node}".encode(), digest_size=32).digest(), simulated=True)
+
+    def draws(self, *address: bytes | memoryview) -> Draws:
+        """Return the stream of private random numbers with this address, always the same."""
+        return Draws(key_of(self._key, *address))
+
+    def derived(self, purpose: str) -> bytes:
+        """Return 32 bytes for a purpose, always the same, that nobody without the key can compute."""
+        return hashlib.blake2b(purpose.encode(), key=self._key, digest_size=32, person=b"fne/purpose").digest()
+
+
+@dataclass
+class Node:
+    """One data holder: its samples (on the worker's device), its memory between steps, its secrets.
+
+    In a search it has an `objective` in the samples' place. `shift`: how far its inputs are moved at most whenever they
+    are taken for training, see `fne.learning.augment`. `policy` is what its owner lets it answer, `ledger` its account;
+    `run` is the run that it takes part in, `floor` the first step that it still answers.
+    A task replaces the tensors in `memory`, it does not write into them: a failed task is undone by name.
+    """
+
+    name: str
+    data: Samples
+    secrets: Secrets
+    memory: dict[str, Tensor] = field(default_factory=dict)
+    shift: int = 0
+    objective: Objective | None = None
+    policy: Policy = field(default_factory=Policy)
+    ledger: Ledger = field(default_factory=Ledger)
+    run: str | None = None
+    floor: int = 0
+
+    def allow(self, request: Request, parties: int = 1) -> None:
+        """Hold a request to the node's policy, and take what its answer costs into the node's account.
+
+        Args:
+            request: whose task is none of the protocol of secure sums, but may be what these carry.
+            parties: nodes whose noise is in what the server sees: more than one where it sees their sum alone.
+
+        Raises:
+            RefusedError: the policy does not allow the answer.
+            FneError: there is no such task, or it has no such options.
+        """
+        run, step = request.header.run, request.header.step
+        self.policy.check_task(request.task, task_of(request).keywords, step)
+        if self.policy.tasks is not None:
+            if run != (self.run if self.run is not None else run):
+                raise RefusedError(f"this node takes part in run {self.run!r}, and not in {run!r}")
+            if step < self.floor:
+                raise RefusedError(
+                    f"this node was asked for what a run ends with from step {self.floor} on: steps do not go back to "
+                    f"{step}"
+                )
+        charge = registry.traits("task", request.task).get("charge")
+        releases = tuple(charge(request, self.name, parties)) if charge else ()
+        self.policy.check_releases(request.task, releases)
+        if releases:
+            self.ledger.add(self._key(request), releases, self.policy)
+        self.run, self.floor = run, max(self.floor, self.policy.first_step(request.task))
+
+    def generator(self, header: Header, purpose: str) -> torch.Generator:
+        """Return the public generator for this step: anybody who knows the run's seed can repeat it."""
+        return randomness.generator(header.seed, header.step, header.attempt, self.name, purpose)
+
+    def draws(self, header: Header, purpose: str, *values: Tensor) -> Draws:
+        """Return private random numbers that the server cannot repeat: for noise, and for choices that stay here.
+
+        The stream's address is the purpose, the whole header, and the values that the numbers are used on. So it is
+        the same where all of that is, which tells nothing new, and another one otherwise: the difference of two answers
+        with the same noise would have none.
+        """
+        said = (header.protocol, header.run, header.seed, header.step, header.attempt, self.name, purpose)
+        return self.secrets.draws(repr(said).encode(), *_written(values))
+
+    def answering(self, request: Request) -> Callable[..., Draws]:
+        """Return `draws(purpose, *values)` for the answer to a request, which the address has besides."""
+        key = self._key(request)
+        address = torch.frombuffer(bytearray(key), dtype=torch.uint8)
+
+        def draws(purpose: str, *values: Tensor) -> Draws:
+            if values:
+                digest = hashlib.blake2b(b"".join(_written(values)), digest_size=16).digest()
+                self.ledger.hides(key, purpose, digest, self.policy)
+            return self.draws(request.header, purpose, address, *values)
+
+        return draws
+
+    def _key(self, request: Request) -> bytes:
+        """Return a digest of a request to this node: the header, and what it asks for."""
+        header, given = request.header, payload_of(request, self)
+        said = (header.protocol, header.run, header.seed, header.step, header.attempt, request.task)
+        made = hashlib.blake2b(
+            repr((said, sorted(request.options.items()), sorted(given))).encode(), digest_size=KEY_BYTES
+        )
+        for part in _written([given[name] for name in sorted(given)]):
+            made.update(part)
+        return made.digest()
+
+
+class Worker:
+    """Hosts nodes on one device, with one model that it evaluates and trains for them, or without in a search."""
+
+    def __init__(
+        self,
+        nodes: Mapping[str, Node],
+        evaluator: Evaluator | None = None,
+        *,
+        joined: bool = False,
+        replica: Replica | None = None,
+        device: torch.device | None = None,
+    ) -> None:
+        self.nodes = dict(nodes)
+        self.joined = joined
+        self.replica = replica
+        self.pinned: Mapping[str, bytes] = {}
+        """Public signing keys of the run's nodes, by which secure sums know whose key is whose."""
+        self.only: Collection[str] = ()
+        """Tasks that are answered in a run with secure sums, others are refused; none: it has no secure sums."""
+        self._evaluator = evaluator
+        self._device = device or torch.device("cpu")
+
+    @property
+    def evaluator(self) -> Evaluator:
+        """What evaluates the worker's model; raises `RunError` where there is none."""
+        if self._evaluator is None:
+            raise RunError("this worker has no model: its nodes measure points of a problem")
+        return self._evaluator
+
+    @property
+    def module(self) -> nn.Module:
+        """The worker's module; a task that trains fills it first."""
+        return self.evaluator.module
+
+    @property
+    def device(self) -> torch.device:
+        """Where data and module are, and where surrogates are computed."""
+        return self._device if self._evaluator is None else self._evaluator.device
+
+    def apart(self) -> dict[str, Worker]:
+        """Return a worker for each node, as sites on machines of their own have: they share the model alone."""
+        workers = {}
+        for name, node in self.nodes.items():
+            replica = None if self.replica is None else self.replica.anew()
+            workers[name] = Worker({name: node}, self._evaluator, replica=replica, device=self._device)
+            workers[name].pinned, workers[name].only = self.pinned, self.only
+        return workers
+
+    def run(self, request: Request) -> Iterator[Reply]:
+        """Yield one reply for each addressed node that this worker hosts, in the request's order.
+
+        A node whose task raises is answered for with `failed` and the reason; the others go on.
+        """
+        hosted = [self.nodes[name] for name in request.nodes if name in self.nodes]
+        if request.header.protocol != PROTOCOL_VERSION:
+            reason = f"protocol {request.header.protocol}, this node speaks {PROTOCOL_VERSION}"
+            yield from (Reply(request.header, n.name, Status.REFUSED, reason) for n in hosted)
+            return
+        if self.only and request.task not in self.only:
+            reason = f"this node answers {', '.join(self.only)} only, not {request.task!r}"
+            yield from (Reply(request.header, n.name, Status.REFUSED, reason) for n in hosted)
+            return
+        if self.replica is not None:
+            try:
+                request = self.replica.follow(request)
+            except Exception as error:
+                status = Status.REFUSED if isinstance(error, FneError) else _status(error)
+                yield from (Reply(request.header, n.name, status, _reason(error, tell=True)) for n in hosted)
+                return
+        yield from self._run(hosted, request)
+
+    def _run(self, nodes: Sequence[Node], request: Request) -> Iterator[Reply]:
+        """Yield what the nodes answer; those whose policy does not allow it are not asked."""
+        refused: dict[str, Reply] = {}
+        for node in nodes:
+            try:
+                self._allow(node, request)
+            except Exception as error:  # a request may be anything
+                status = Status.REFUSED if isinstance(error, FneError) else _status(error)
+                reason = _reason(error, tell=node.secrets.simulated)
+                refused[node.name] = Reply(request.header, node.name, status, reason)
+        answers = self._answers([node for node in nodes if node.name not in refused], request)
+        for node in nodes:
+            yield refused.get(node.name) or next(answers)
+        yield from answers  # to their end, which may tell that a task has gone wrong
+
+    def _allow(self, node: Node, request: Request) -> None:
+        if not registry.traits("task", request.task).get("protocol"):
+            node.allow(request)
+        elif not self.only and node.policy.tasks is not None:
+            raise RefusedError(f"this node's policy allows no task {request.task!r}: the run has no secure sums")
+
+    def _answers(self, nodes: Sequence[Node], request: Request) -> Iterator[Reply]:
+        pending = list(nodes)
+        asked = replace(request, nodes=())  # another engine's worker hosts others: no task may depend on them
+        try:
+            task = task_of(request)
+        except FneError as error:
+            yield from (Reply(request.header, node.name, Status.REFUSED, str(error)[:300]) for node in nodes)
+            return
+        while pending:
+            kept = [dict(node.memory) for node in pending]
+            answered = 0
+            try:
+                payloads = iter(task(self, tuple(pending), asked))
+                for node in pending:
+                    payload = next(payloads, None)
+                    if payload is None:
+                        raise RunError(f"task {request.task!r} yields fewer payloads than it has nodes")
+                    if not (isinstance(payload, Mapping) and all(map(wire.sendable, payload.values()))):
+                        raise RunError(f"task {request.task!r} must yield tensors by name, not {payload!r:.60}")
+                    yield Reply(request.header, node.name, payload=payload)
+                    answered += 1
+                if next(payloads, None) is None:
+                    return
+                raise RunError("it yields more payloads than it has nodes")
+            except WriteError:  # it concerns the run, not the node at whose work it came up
+                raise
+            except Exception as error:
+                for node, memory in zip(pending[answered:], kept[answered:], strict=True):
+                    node.memory = memory
+                if answered == len(pending):
+                    raise RuntimeError(
+                        f"task {request.task!r} breaks after its last reply: {_reason(error, tell=True)}"
+                    ) from error
+                if answered == 0 and len(pending) > 1:  # a shared pass broke: who is to blame shows one by one
+                    for node in pending:
+                        yield from self._answers([node], request)
+                    return
+                status = _status(error)
+                culprit = pending[answered]
+                yield Reply(request.header, culprit.name, status, _reason(error, tell=culprit.secrets.simulated))
+                pending = pending[answered + 1 :]
+
+
+def task_of(request: Request) -> functools.partial[Iterator[Tensors]]:
+    """Return a request's task with all of its options, to be called once a worker with it, its nodes and the request.
+
+    Raises:
+        FneError: there is no such task, or it has no such options.
+    """
+    task = registry.load("task", request.task)
+    odd = [key for key, value in request.options.items() if not isinstance(value, int | float | str | bool)]
+    if odd:
+        raise FneError(f"task {request.task!r}: {odd[0]}: must be a number, text, or true or false")
+    options = _checked(task, request.task, tuple((k, type(v), v) for k, v in request.options.items()))
+    return functools.partial(task, **options)
+
+
+def _written(values: Sequence[Tensor]) -> Iterator[bytes | memoryview]:
+    """Yield tensors as bytes by which they can be told apart."""
+    for tensor in values:
+        yield repr((tensor.dtype, tuple(tensor.shape))).encode()
+        yield wire.raw_bytes(tensor)
+
+
+def payload_of(request: Request, node: Node) -> Tensors:
+    """Return what the request says to this node: the common tensors and its private ones."""
+    return request.addressed(node.name)
+
+
+@functools.lru_cache(maxsize=64)  # they seldom change from step to step
+def _checked(
+    task: Callable[..., Iterator[Tensors]], name: str, options: tuple[tuple[str, type, Scalar], ...]
+) -> dict[str, Any]:
+    """Return a request's options, validated; raises `FneError` that names what is wrong."""
+    model = settings.model_of("options", registry.declared(task))
+    made, mistakes = settings.check(model, {key: value for key, _, value in options}, f"task {name!r}")
+    if mistakes:
+        raise FneError(f"task {name!r}: " + "; ".join(f"{m.key}: {m.text}" for m in mistakes))
+    return made
+
+
+def _status(error: Exception) -> Status:
+    if isinstance(error, BehindError):
+        return Status.NEEDS_SNAPSHOT
+    if isinstance(error, DeclinedError):
+        return Status.DECLINED
+    return Status.REFUSED if isinstance(error, RefusedError) else Status.FAILED
+
+
+def _reason(error: Exception, *, tell: bool) -> str:
+    """Return a short reason: the error's type and place, and its text if that cannot quote a real node's data.
+
+    The toolkit's own errors and refusals are written to be sent; of others a real site tells no text.
+    """
+    if isinstance(error, FneError | RefusedError | BehindError):
+        return str(error)[:300]
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" ({frames[-1].name}, line {frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}{f': {error}' if tell else ''}{place}"[:300]

@@ -1,0 +1,218 @@
+"""The server half of methods that search without gradients and need only their candidates' fitness.
+
+A method in strategies/ is a `Proposer`: it says what to evaluate and learns from the answers. Everything between it and
+the nodes is here: who evaluates, what crosses the wire, what does not count, validation, the run's result.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from fne.core.errors import RunError, SettingError
+from fne.core.types import Header, LearningTask, Metrics, Reply, Request, Result, Round, Tensors
+from fne.evolution import shaping
+from fne.evolution.losses import check_loss
+from fne.evolution.population import cleaned
+from fne.federation.lineage import Lineage
+from fne.learning.generation import NodeChoice, fitness_options, mean_losses, sent_buffers
+from fne.learning.validation import Validation
+from fne.privacy.policy import Tasks
+
+
+def usual_population(population: int, genes: int) -> int:
+    """Return `population`, or for 0 the usual one of distributions over `genes` genes, `4 + floor(3 ln D)`.
+
+    Raises:
+        SettingError: 1 is not enough to compare.
+    """
+    if population == 1:
+        raise SettingError("strategy.population", population, "at least 2, or 0")
+    return population or 4 + math.floor(3 * math.log(genes))
+
+
+def scheduled(step: int, horizon: int, values: tuple[float, float]) -> float:
+    """Return a setting at `step`: `values` are its start and the share of it in the last step, exponential between."""
+    start, share = values
+    return float(start * share ** (step / max(1, horizon - 1)))
+
+
+class Proposer(Lineage, Protocol):
+    """A method without its exchange with the nodes: what it decides, and how that moves it."""
+
+    @property
+    def genes(self) -> Tensor:
+        """The model that is validated and returned, float32 `[D]`: the centre of a distribution, or the fittest."""
+        ...
+
+    @property
+    def population(self) -> int:
+        """Number of candidates a generation, `P`."""
+        ...
+
+    @property
+    def remedy(self) -> str:
+        """What to lower where no candidate has a finite loss, such as `strategy.sigma`."""
+        ...
+
+    def decide(self, scores: Tensor) -> Tensors:
+        """Return all that matters of the scores of the candidates, as small as it can be.
+
+        Args:
+            scores: float64 `[P]`, lower is better, +inf for what was not finite.
+        """
+        ...
+
+
+class Evolving:
+    """A strategy that lets a random subset of the nodes evaluate what a method proposes.
+
+    Args:
+        task: model and validation.
+        proposer: the method.
+        seed: of the run.
+        rounds: generations; the horizon.
+        loss: of fitness and validation.
+        subset_size, samples_per_node: who evaluates a generation, and on how many samples (0: all).
+        returns: `last` proposed model or `best` on validation.
+        validate_every: generations from one validation to the next; the last one is validated besides.
+        uplink: what a node answers: `fitness` (sums of losses, which the engine adds), `levels` (the same in a byte
+            each), `ranks` or `sign` (which the server weights by samples; scores are the mean ranks from 0, or for a
+            pair (i, i + P/2) minus and plus its vote in [-1, 1]). A node on which no candidate has a finite loss fails
+            by name, and the others go on, but for `fitness`: there its NaNs are in every sum, which ends the run.
+    """
+
+    decision: Tensors | None
+
+    def __init__(
+        self,
+        task: LearningTask,
+        proposer: Proposer,
+        *,
+        seed: int,
+        rounds: int,
+        loss: str,
+        subset_size: int,
+        samples_per_node: int,
+        returns: str,
+        validate_every: int,
+        uplink: str = "fitness",
+    ) -> None:
+        check_loss(loss, classification=task.classification)
+        self.seed, self.horizon, self.step = seed, rounds, 0
+        self.lineage, self.decision = proposer, None
+        self._task, self._returns, self._uplink = task, returns, uplink
+        self._options = fitness_options(task, loss)
+        self._choice = NodeChoice(seed, subset_size=subset_size, samples_per_node=samples_per_node)
+        self._validate_every, self._evaluations = validate_every, 0
+        self._buffers = task.buffers_for(proposer.genes)
+        self._validation = Validation(task, loss, proposer.genes)
+
+    @property
+    def done(self) -> bool:
+        """Whether the horizon is reached."""
+        return self.step >= self.horizon
+
+    @property
+    def tasks(self) -> Tasks:
+        """Node tasks that it asks for, see `fne.privacy.policy.Tasks`."""
+        options = {**self._options, "samples": self._choice.samples_per_node}
+        return {"fitness": options} if self._uplink == "fitness" else {"ranking": {**options, "answer": self._uplink}}
+
+    def ask(self, nodes: Sequence[str]) -> Request:
+        """Return the candidates for the nodes chosen to evaluate them."""
+        chosen, samples = self._choice(self.step, nodes)
+        common = {**self.lineage.candidates(self.step), **sent_buffers(self._task, self._buffers)}
+        header, options = Header(self.seed, self.step), {**self._options, "samples": samples}
+        if self._uplink == "fitness":
+            return Request(header, "fitness", chosen, common=common, options=options, reduce="sum")
+        return Request(header, "ranking", chosen, common=common, options={**options, "answer": self._uplink})
+
+    def tell(self, round_: Round) -> Metrics:
+        """Let the method learn from the answers and validate what it arrives at."""
+        figures: Metrics = {"loss_best": None, "loss_mean": None, "loss_worst": None}
+        if self._uplink == "fitness":
+            losses, _ = mean_losses(round_.replies, self.lineage.population)
+            scores, figures = self._losses(losses)
+        elif self._uplink == "levels":
+            scores, figures = self._losses(_mean_of_levels(round_.replies))
+        else:
+            scores = _mean_votes(round_.replies, self.lineage.population)
+            figures["nonfinite"] = sum(int(reply.payload["nonfinite"][0]) for reply in round_.replies)
+        self.decision = self.lineage.decide(scores)
+        own = self.lineage.advance(self.step, self.decision)
+        self.step += 1
+        self._evaluations += len(scores)
+        genes = self.lineage.genes
+        self._buffers = self._task.buffers_for(genes)
+        figures |= {"accuracy_validation": None, "loss_validation": None}
+        if self.done or self.step % self._validate_every == 0:
+            figures |= self._validation(genes, self._buffers, self.step)
+        return {"round": self.step, "evaluations": self._evaluations, **figures, **own}
+
+    def _losses(self, losses: Tensor) -> tuple[Tensor, Metrics]:
+        fitness, nonfinite = cleaned(losses)
+        finite = fitness[torch.isfinite(fitness)]
+        if not len(finite):
+            raise RunError(
+                f"generation {self.step}: all {nonfinite} candidates have a non-finite loss; lower "
+                f"{self.lineage.remedy}, or scale the data"
+            )
+        return fitness, {
+            "loss_best": float(finite.min()),
+            "loss_mean": float(finite.mean()),
+            "loss_worst": float(finite.max()),
+            "nonfinite": nonfinite,
+            "_fitness": fitness,
+        }
+
+    def champion(self) -> Result:
+        """Return the model of the generation told last: a distribution's centre, or the fittest."""
+        return Result("model", self.lineage.genes, self._buffers)
+
+    def result(self) -> Result:
+        """Return the model of the run, as `returns` says."""
+        return self._validation.best() if self._returns == "best" else self.champion()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything that goes on: the method's state, best model, counters."""
+        return {
+            "step": self.step, "evaluations": self._evaluations, "buffers": dict(self._buffers),
+            "lineage": self.lineage.state_dict(), "decision": self.decision,
+            "validation": self._validation.state_dict(),
+        }  # fmt: skip
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what `state_dict` returned."""
+        self.step, self._evaluations, self._buffers = state["step"], state["evaluations"], state["buffers"]
+        self.lineage.load_state_dict(state["lineage"])
+        self.decision = state["decision"]
+        self._validation.load_state_dict(state["validation"])
+
+
+def _mean_of_levels(replies: Sequence[Reply]) -> Tensor:
+    """Return the mean loss over samples, float64 `[P]`."""
+    sums = [shaping.losses_of(reply.payload["levels"], reply.payload["ends"]) for reply in replies]
+    return torch.stack(sums).sum(dim=0) / sum(int(reply.payload["samples"][0]) for reply in replies)
+
+
+def _mean_votes(replies: Sequence[Reply], count: int) -> Tensor:
+    """Return the mean over nodes of their ranks or signs, weighted by samples, as scores of `count` candidates."""
+    total, samples = torch.zeros(count, dtype=torch.float64), 0.0
+    for reply in replies:
+        weight = float(reply.payload["samples"][0])
+        total += weight * _votes(reply, count)
+        samples += weight
+    return total / samples
+
+
+def _votes(reply: Reply, count: int) -> Tensor:
+    if "ranks" in reply.payload:
+        return reply.payload["ranks"].double() / 2  # sent doubled: ties share the middle of their places
+    first_wins = shaping.unpacked(reply.payload["signs"], count // 2)
+    second = torch.where(first_wins, 1.0, -1.0).double()  # a lower score is better
+    return torch.cat([-second, second])

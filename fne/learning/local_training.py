@@ -1,0 +1,269 @@
+"""Training by gradient descent inside a node, from weights that it was sent: of one model, or of several side by side.
+
+One after another is what a CPU does fastest, with filters and images in channels-last form; several side by side,
+`vmap` over the models, take 1.3 to 1.8 times as long there (benchmarks/descent.py), and spare a GPU its launches.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+
+from fne.core.errors import RunError
+from fne.core.randomness import seeded_initialisation
+from fne.core.types import Header
+from fne.evolution import losses as fitness
+from fne.evolution.evaluate import has_batch_norm
+from fne.evolution.genome import buffers_of, fill_buffers
+from fne.federation.node import Node, Worker
+from fne.learning.augment import moved
+
+OPTIMIZER = "optimizer."
+
+
+@dataclass(frozen=True)
+class Descent:
+    """What came of a training: the change of the weights `[D]`, buffers after it, and the loss.
+
+    The loss is summed over the samples of the last epoch.
+    """
+
+    delta: Tensor
+    buffers: Mapping[str, Tensor]
+    loss: Tensor
+
+
+def descend(
+    worker: Worker,
+    node: Node,
+    header: Header,
+    start: Tensor,
+    before: Mapping[str, Tensor],
+    *,
+    loss: str,
+    lr: float,
+    epochs: int,
+    batch_size: int,
+    optimizer: str = "sgd",
+    momentum: float = 0.0,
+    mu: float = 0.0,
+    state: dict[str, Tensor] | None = None,
+) -> Descent:
+    """Train the worker's module on a node's samples.
+
+    Args:
+        worker: whose module is filled and trained.
+        node: whose samples, and public generator of the batches' order.
+        header: of the request.
+        start, before: weights `[D]` and buffers that it begins with.
+        loss, lr, epochs, batch_size, optimizer, momentum, mu: see the task `train`.
+        state: the node's memory, in which the optimizer's state is kept; `None`: a new optimizer each time.
+
+    Raises:
+        RunError: training leaves the finite numbers; names what does.
+    """
+    layout, module = worker.evaluator.layout, worker.module
+    layout.fill(module, start.to(worker.device))
+    fill_buffers(module, before)
+    named = dict(module.named_parameters())
+    parameters = [named[leaf.name] for leaf in layout.leaves]
+    method = make_optimizer(optimizer, parameters, lr=lr, momentum=momentum)
+    if state is not None:
+        _restore(method, state)
+    size = batch_size or len(node.data)
+    total = _descend(worker, node, header, method, parameters, loss, epochs=epochs, size=size, mu=mu)
+    delta, after = layout.flatten(module) - start.cpu(), buffers_of(module)
+    weighted = delta * len(node.data)  # as it is added up: that must not overflow either
+    bad = [leaf.name for leaf in layout.leaves if not weighted[leaf.start : leaf.stop].isfinite().all()]
+    bad += [name for name, b in after.items() if not (b.isfinite() | _same(b, before[name].cpu())).all()]
+    if bad:  # a buffer may hold infinities from the start, such as a mask
+        raise RunError(f"training diverged: non-finite values in {bad[0]!r}; lower strategy.lr = {lr}")
+    if state is not None:
+        _keep(method, state)
+    return Descent(delta, after, total)
+
+
+def descend_together(
+    worker: Worker,
+    node: Node,
+    header: Header,
+    starts: Tensor,
+    *,
+    loss: str,
+    lr: float,
+    epochs: int,
+    batch_size: int,
+) -> Tensor:
+    """Train several models on a node's samples by plain SGD, each as `descend` would, on the same batches.
+
+    Args:
+        worker: whose module is trained; it has no buffers that training changes. Its plan says how many side by side.
+        node: whose samples, and public generator of the batches' order.
+        header: of the request.
+        starts: weights `[P, D]` that they begin with.
+        loss, lr, epochs, batch_size: as of `descend`.
+
+    Returns:
+        The changes of the weights, float32 `[P, D]` on the CPU; NaN in all of a row whose training diverged.
+    """
+    together = worker.evaluator.plan.together
+    if not together:
+        batch = batch_size or len(node.data)
+        together = 1 if worker.device.type == "cpu" else max(1, worker.evaluator.plan.most // batch)
+    if together == 1:
+        return torch.stack([_alone(worker, node, header, start, loss, lr, epochs, batch_size) for start in starts])
+    layout, samples = worker.evaluator.layout, len(node.data)
+    changes = []
+    for some in torch.split(starts, together):
+        own = {name: genes.clone() for name, genes in layout.unflatten(some.to(worker.device)).items()}
+        for genes in own.values():
+            genes.requires_grad_()
+        method = torch.optim.SGD(own.values(), lr=lr)
+        with _training(worker, node, header, epochs, batch_size or samples) as passes:
+            for x, y in itertools.chain.from_iterable(passes):
+                losses = fitness.sample_losses(loss, _forward(worker.module, own, x), y, worker.evaluator.output)
+                method.zero_grad(set_to_none=True)
+                losses.mean(dim=1).sum().backward()  # type: ignore[no-untyped-call]
+                method.step()
+        ended = torch.cat([own[leaf.name].detach().flatten(1) for leaf in layout.leaves], dim=1).cpu()
+        changes.append(ended - some.cpu())
+    change = torch.cat(changes)
+    finite = (change * samples).isfinite().all(dim=1, keepdim=True)  # as it is added up: that must not overflow either
+    return torch.where(finite, change, torch.nan)
+
+
+def _alone(
+    worker: Worker, node: Node, header: Header, start: Tensor, loss: str, lr: float, epochs: int, batch_size: int
+) -> Tensor:
+    """Return the change `[D]` of one model, NaN if it diverged."""
+    try:
+        return descend(worker, node, header, start, {}, loss=loss, lr=lr, epochs=epochs, batch_size=batch_size).delta
+    except RunError:  # the others go on
+        return torch.full_like(start, torch.nan, device="cpu")
+
+
+def _forward(module: nn.Module, parameters: Mapping[str, Tensor], x: Tensor) -> Tensor:
+    """Return logits `[P, N, C]` of models on the same inputs; dropout leaves out the same of each."""
+
+    def forward(own: dict[str, Tensor]) -> Any:
+        return functional_call(module, own, (x,))
+
+    result: Tensor = vmap(forward, randomness="same")(dict(parameters))
+    return result
+
+
+def _descend(
+    worker: Worker,
+    node: Node,
+    header: Header,
+    method: torch.optim.Optimizer,
+    parameters: Sequence[Tensor],
+    loss: str,
+    *,
+    epochs: int,
+    size: int,
+    mu: float,
+) -> Tensor:
+    """Train the worker's module on a node's samples; returns the loss summed over the last epoch, float64."""
+    module, device = worker.module, worker.device
+    anchors = [p.detach().clone() for p in parameters] if mu else []
+    total = torch.zeros((), dtype=torch.float64, device=device)
+    with _training(worker, node, header, epochs, size) as passes:
+        for batches in passes:
+            total.zero_()
+            for x, y in batches:
+                losses = fitness.sample_losses(loss, module(x).unsqueeze(0), y, worker.evaluator.output)
+                method.zero_grad(set_to_none=True)
+                losses.mean().backward()  # type: ignore[no-untyped-call]
+                if mu:  # the gradient of mu / 2 * ||w - w_global||^2, apart: mu = 0 is FedAvg, bit for bit
+                    _pull(parameters, anchors, mu)
+                method.step()
+                total += losses.detach().sum(dtype=torch.float64)
+    return total
+
+
+@contextlib.contextmanager
+def _training(
+    worker: Worker, node: Node, header: Header, epochs: int, size: int
+) -> Iterator[Iterator[Iterator[tuple[Tensor, Tensor]]]]:
+    """Put the worker's module into training mode, and give the node's batches `x, y`, epoch by epoch.
+
+    They are the same whenever a header is; dropout is seeded by it, too.
+    """
+    module, device, data = worker.module, worker.device, node.data
+    last = device.type == "cpu" and data.x.ndim == 4
+    order, shifts = node.generator(header, "batches"), node.generator(header, "shift")
+
+    def batches() -> Iterator[tuple[Tensor, Tensor]]:
+        permuted = torch.randperm(len(data), generator=order).to(device)
+        for batch in _batches(permuted, size, module):
+            x = moved(data.x[batch], node.shift, shifts) if node.shift else data.x[batch]
+            yield x.contiguous(memory_format=torch.channels_last) if last else x, data.y[batch]
+
+    module.train()
+    try:
+        if last:
+            module.to(memory_format=torch.channels_last)
+        with dropping_out(header, node, device):
+            yield (batches() for _ in range(epochs))
+    finally:
+        if last:  # what is evaluated with this module does not hang on what it was trained for before
+            module.to(memory_format=torch.contiguous_format)
+        module.eval()
+
+
+def dropping_out(header: Header, node: Node, device: torch.device) -> contextlib.AbstractContextManager[None]:
+    """Return a block in which a module that trains on a node's samples draws the same whenever the header is."""
+    return seeded_initialisation(header.seed, header.step, header.attempt, node.name, "dropout", device=device)
+
+
+def _same(a: Tensor, b: Tensor) -> Tensor:
+    return (a == b) | (a.isnan() & b.isnan())
+
+
+def _batches(order: Tensor, size: int, module: nn.Module) -> list[Tensor]:
+    """Return the batches; batch norm cannot train on a single sample, so such a last one joins its neighbour."""
+    batches = list(torch.split(order, size))
+    if len(batches) > 1 and len(batches[-1]) == 1 and has_batch_norm(module):
+        batches[-2:] = [torch.cat(batches[-2:])]
+    return batches
+
+
+@torch.no_grad()
+def _pull(parameters: Sequence[Tensor], anchors: Sequence[Tensor], mu: float) -> None:
+    for parameter, anchor in zip(parameters, anchors, strict=True):
+        if parameter.grad is not None:  # one that the forward does not use never leaves its anchor
+            parameter.grad.add_(parameter - anchor, alpha=mu)
+
+
+def make_optimizer(name: str, parameters: Sequence[Tensor], *, lr: float, momentum: float) -> torch.optim.Optimizer:
+    """Return `sgd`, `adam` or `adadelta` (rho 0.95, eps 1e-7: the control of the FNE paper, section 3.2)."""
+    if name == "sgd":
+        return torch.optim.SGD(parameters, lr=lr, momentum=momentum)
+    if name == "adam":
+        return torch.optim.Adam(parameters, lr=lr)
+    return torch.optim.Adadelta(parameters, lr=lr, rho=0.95, eps=1e-7)
+
+
+def _keep(optimizer: torch.optim.Optimizer, memory: dict[str, Tensor]) -> None:
+    for index, state in optimizer.state_dict()["state"].items():
+        for key, value in state.items():
+            if value is not None:
+                memory[f"{OPTIMIZER}{index}.{key}"] = torch.as_tensor(value).detach().cpu().clone()
+
+
+def _restore(optimizer: torch.optim.Optimizer, memory: dict[str, Tensor]) -> None:
+    state: dict[int, dict[str, Tensor]] = {}
+    for name, value in memory.items():
+        if name.startswith(OPTIMIZER):
+            index, key = name.removeprefix(OPTIMIZER).split(".", 1)
+            state.setdefault(int(index), {})[key] = value.clone()
+    if state:
+        optimizer.load_state_dict({**optimizer.state_dict(), "state": state})

@@ -1,0 +1,273 @@
+"""Node tasks that several methods share: `fitness`, `ranking` (no gradients) and `train` (the baselines).
+
+Payloads are sums over a node's samples with the sample count beside them: they can be added, masked and divided
+once, so a strategy that asks for `reduce="sum"` gets the weighted mean without seeing a single node. Those of `ranking`
+are as short as they can be instead, and cannot be added.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Literal
+
+import torch
+from torch import Tensor
+
+from fne.config.registry import Key, register
+from fne.core.errors import RunError
+from fne.core.types import Request, Samples, Tensors
+from fne.evolution import reduction, shaping
+from fne.evolution.population import cleaned
+from fne.evolution.rank_one import RankOne, individuals, received
+from fne.federation.node import Node, Worker, payload_of
+from fne.federation.payloads import COUNT, Entry, Payload
+from fne.learning.augment import moved
+from fne.learning.local_training import descend
+
+BUFFER = "buffer."
+REDUCED = "reduced"
+
+
+def fitness_payload(request: Request, node: str) -> Payload:
+    """Return what `fitness` yields: losses summed over the samples, and the number of samples."""
+    outputs = None if request.options.get("per_output") else 1
+    loss = Entry("float", (individuals(request.addressed(node)), outputs), finite="some")
+    return {"loss": loss, "samples": COUNT}
+
+
+@register("task", "fitness", payload=fitness_payload)
+def fitness_task(
+    worker: Worker,
+    nodes: Sequence[Node],
+    request: Request,
+    *,
+    loss: Annotated[Literal["nmse", "mse", "bce", "cross_entropy"], Key("what is summed over the samples")],
+    samples: Annotated[
+        int, Key("of a node, drawn anew each step from its public generator; 0: all", unit="samples", ge=0)
+    ] = 0,
+    statistics: Annotated[
+        Literal["given", "batch"],
+        Key("of batch normalisation: the model's or the request's, or each individual's on the node's samples"),
+    ] = "given",
+    per_output: Annotated[bool, Key("each of the model's outputs has a loss of its own")] = False,
+    reduced: Annotated[
+        bool, Key("keep what squared errors of a linear model depend on, not passing over the samples")
+    ] = False,
+) -> Iterator[Tensors]:
+    """Evaluate a population on each node's samples, without gradients.
+
+    Takes `population [P, D]`, or in its place the tensors of `rank_one.RankOne` (common, or private for candidates of
+    one's own), and, where they differ from the model's initial ones, `buffer.*`. Yields `loss`, float32 `[P, 1]`, or
+    `[P, outputs]` with `per_output`, summed over the samples in float64, and `samples`, int64 `[1]`. Samples of
+    different nodes share a pass only with `evaluation.tiles=joined`. A sum that is not finite is sent as it is, even
+    where all are (`ranking` fails there): the server judges individuals over all nodes.
+
+    With `reduced` a node takes the squared errors from `reduction.reduced`, which it keeps in its memory, and `loss` is
+    float64: the same up to rounding, at a cost that does not depend on its samples.
+
+    Raises:
+        RunError: `reduced` with another loss, with samples drawn or moved, or with a model that is not linear.
+        FneError: `per_output` with a loss that outputs do not have one by one.
+    """
+    if reduced:
+        yield from _reduced(worker, nodes, request, loss, samples, per_output)
+        return
+    for count, total in _summed(worker, nodes, request, loss, samples, statistics, per_output):
+        yield {"loss": total, "samples": torch.tensor([count])}
+
+
+def _reduced(
+    worker: Worker, nodes: Sequence[Node], request: Request, loss: str, samples: int, per_output: bool
+) -> Iterator[Tensors]:
+    """Yield what `fitness` does, from each node's reduced samples."""
+    if loss not in reduction.LOSSES or samples or any(node.shift for node in nodes):
+        raise RunError(
+            f"exact_reduction: needs loss mse or nmse (here {loss}) of all samples as they are (samples = {samples})"
+        )
+    for node in nodes:
+        if REDUCED not in node.memory:
+            if node.data.y.dtype == torch.int64:
+                raise RunError("exact_reduction: targets are labels; it is for regression")
+            node.memory[REDUCED] = reduction.reduced(worker.evaluator, node.data)
+        population = payload_of(request, node)["population"].cpu()
+        errors = reduction.squared_errors(node.memory[REDUCED], population)
+        if not per_output:
+            errors = errors.sum(dim=1, keepdim=True) / (errors.shape[1] if loss == "mse" else 1)
+        yield {"loss": errors, "samples": torch.tensor([len(node.data)])}
+
+
+def ranking_payload(request: Request, node: str) -> Payload:
+    """Return what `ranking` yields for the form of answer that is asked for."""
+    size = individuals(request.addressed(node))
+    most = None if size is None else 2.0 * (size - 1)
+    told: dict[str, dict[str, Entry]] = {
+        "levels": {"levels": Entry("int", (size,), least=0), "ends": Entry("float", (2,), finite="all")},
+        "ranks": {"ranks": Entry("int", (size,), least=0, most=most)},
+        "sign": {"signs": Entry("bytes", (None if size is None else math.ceil(size / 16),))},
+    }
+    return {**told[str(request.options["answer"])], "samples": COUNT, "nonfinite": Entry("int", (1,), 0, size)}
+
+
+@register("task", "ranking", payload=ranking_payload)
+def ranking_task(
+    worker: Worker,
+    nodes: Sequence[Node],
+    request: Request,
+    *,
+    loss: Annotated[Literal["nmse", "mse", "bce", "cross_entropy"], Key("what individuals are ranked by")],
+    answer: Annotated[
+        Literal["levels", "ranks", "sign"],
+        Key("each one's loss in a byte, each one's rank, or one bit for each pair (i, i + P/2)"),
+    ],
+    samples: Annotated[
+        int, Key("of a node, drawn anew each step from its public generator; 0: all", unit="samples", ge=0)
+    ] = 0,
+    statistics: Annotated[
+        Literal["given", "batch"],
+        Key("of batch normalisation: the model's or the request's, or each individual's on the node's samples"),
+    ] = "given",
+) -> Iterator[Tensors]:
+    """Evaluate a population as `fitness` does, but answer shorter; with ranks and signs no loss leaves the node.
+
+    Yields `levels [P]` and `ends [2]` (see `shaping.levels`; of losses summed over the samples), `ranks [P]` (twice the
+    rank from 0, ties in the middle of their places) or `signs`, uint8 `[ceil(P / 16)]` (a bit a pair, 1 where the first
+    is the better one, drawn from the node's public generator where they tie), and `samples [1]`, `nonfinite [1]`;
+    integers in the smallest type that holds them. An individual whose loss is not finite is worse than any other.
+
+    Raises:
+        RunError: no individual has a finite loss on the node, whose ranks would mean nothing; or `sign` of an odd `P`.
+    """
+    for node in nodes if answer == "sign" else ():
+        size = len(_candidates(worker, payload_of(request, node)))
+        if size % 2:
+            raise RunError(f"answer = sign needs pairs (i, i + P/2), P is {size}; send an even number of individuals")
+    summed = _summed(worker, nodes, request, loss, samples, statistics)
+    for node, (count, total) in zip(nodes, summed, strict=True):
+        values, nonfinite = cleaned(total[:, 0])
+        size = len(values)
+        if nonfinite == size:
+            raise RunError(
+                f"all {size} individuals have a non-finite loss on this node; lower what perturbs them "
+                "(strategy.sigma, strategy.lr, strategy.mutation_rate), or scale the data"
+            )
+        if answer == "levels":
+            told = dict(zip(("levels", "ends"), shaping.levels(values), strict=True))
+        elif answer == "ranks":
+            told = {"ranks": shaping.small_ranks(values)}
+        else:
+            ties = torch.randint(2, (size // 2,), generator=node.generator(request.header, "ties")).bool()
+            told = {"signs": shaping.packed(shaping.pair_signs(values, ties))}
+        counts = {"samples": count, "nonfinite": nonfinite}
+        yield told | {name: shaping.small(torch.tensor([n]), n) for name, n in counts.items()}
+
+
+def _summed(
+    worker: Worker,
+    nodes: Sequence[Node],
+    request: Request,
+    loss: str,
+    samples: int,
+    statistics: str,
+    per_output: bool = False,
+) -> Iterator[tuple[int, Tensor]]:
+    """Yield each node's number of samples and the individuals' losses summed over them, float32 `[P, M]`."""
+    parts = [_drawn(node, request, samples) for node in nodes]
+    batch = statistics == "batch"
+    evaluate = functools.partial(
+        worker.evaluator.sample_losses, loss=loss, buffers=buffers_in(request.common), batch_statistics=batch,
+        per_output=per_output,
+    )  # fmt: skip
+    if worker.joined and len(nodes) > 1 and not (request.private or batch):
+        joined = Samples(torch.cat([s.x for s in parts]), torch.cat([s.y for s in parts]))
+        all_losses = evaluate(_candidates(worker, request.common), joined)
+        per_node = iter(torch.split(all_losses, [len(s) for s in parts], dim=1))
+    else:
+        per_node = (
+            evaluate(_candidates(worker, payload_of(request, node)), part)
+            for node, part in zip(nodes, parts, strict=True)
+        )
+    for part, losses in zip(parts, per_node, strict=True):
+        total = losses.sum(dim=1, dtype=torch.float64).float().cpu()
+        yield len(part), total if per_output else total.unsqueeze(1)
+
+
+def _candidates(worker: Worker, tensors: Tensors) -> Tensor | RankOne:
+    return received(tensors, worker.evaluator.layout)
+
+
+def buffers_in(tensors: Tensors) -> dict[str, Tensor]:
+    """Return the buffers among a message's tensors, by their name in the module."""
+    return {name.removeprefix(BUFFER): value for name, value in tensors.items() if name.startswith(BUFFER)}
+
+
+def _drawn(node: Node, request: Request, count: int) -> Samples:
+    """Return `count` of a node's samples (0: all), drawn and moved by its public generators."""
+    part = node.data
+    if 0 < count < len(part):
+        picked = torch.randperm(len(part), generator=node.generator(request.header, "samples"))[:count]
+        part = part.take(picked.to(part.x.device))
+    if node.shift:
+        part = Samples(moved(part.x, node.shift, node.generator(request.header, "shift")), part.y, part.groups)
+    return part
+
+
+def train_payload(request: Request, node: str) -> Payload:
+    """Return what `train` yields: the change of the parameters, the buffers, the loss and the number of samples."""
+    given = request.addressed(node)
+    buffers = {
+        name: Entry("float" if value.is_floating_point() else "int", tuple(value.shape))
+        for name, value in given.items() if name.startswith(BUFFER)
+    }  # fmt: skip
+    delta = Entry("float", tuple(given["parameters"].shape), finite="all")
+    return {"delta": delta, **buffers, "loss": Entry("float", (1,), finite="some"), "samples": COUNT}
+
+
+def private_payload(request: Request, node: str) -> Payload:
+    """Return what private trainings yield: the change of the parameters, and that one node has taken part."""
+    delta = Entry("float", tuple(request.addressed(node)["parameters"].shape), finite="all")
+    return {"delta": delta, "clients": Entry("int", (1,), least=1, most=1)}
+
+
+@register("task", "train", payload=train_payload)
+def train_task(
+    worker: Worker,
+    nodes: Sequence[Node],
+    request: Request,
+    *,
+    loss: Annotated[Literal["nmse", "mse", "bce", "cross_entropy"], Key("what is minimised")],
+    lr: Annotated[float, Key("learning rate; a long decay may reach 0", ge=0)],
+    epochs: Annotated[int, Key("passes over the node's samples", unit="epochs", ge=1)] = 1,
+    batch_size: Annotated[int, Key("0: all samples at once", unit="samples", ge=0)] = 0,
+    optimizer: Annotated[Literal["sgd", "adam", "adadelta"], Key("new each time, but for keep_optimizer")] = "sgd",
+    momentum: Annotated[float, Key("of sgd", ge=0, lt=1)] = 0.0,
+    mu: Annotated[float, Key("FedProx: mu / 2 * ||w - w_global||^2 joins the loss", ge=0)] = 0.0,
+    keep_optimizer: Annotated[bool, Key("its state stays in the node's memory between steps")] = False,
+) -> Iterator[Tensors]:
+    """Train the given weights on each node's samples by gradient descent and answer with the change.
+
+    Takes `parameters [D]` and `buffer.*`. Yields `delta [D]` and float buffers times the sample count, the change of
+    integer buffers times the count as int64, `loss` (summed over the samples of the last epoch) and `samples`. Raises
+    `RunError` where training leaves the finite numbers.
+    """
+    for node in nodes:
+        given = payload_of(request, node)
+        before, count = buffers_in(given), len(node.data)
+        found = descend(
+            worker, node, request.header, given["parameters"], before, loss=loss, lr=lr, epochs=epochs,
+            batch_size=batch_size, optimizer=optimizer, momentum=momentum, mu=mu,
+            state=node.memory if keep_optimizer else None,
+        )  # fmt: skip
+        sums = {BUFFER + name: _weighted_buffer(b, before[name].cpu(), count) for name, b in found.buffers.items()}
+        total = found.loss.cpu().reshape(1)
+        yield {"delta": found.delta * count, **sums, "loss": total, "samples": torch.tensor([count])}
+
+
+def _weighted_buffer(after: Tensor, before: Tensor, count: int) -> Tensor:
+    """Return what of a buffer is added up: floats times the samples, exact in float64; of integers the change.
+
+    Either way a buffer that nobody changes comes back with its bits from a plain sum. A secure one is exact for
+    integers only: of floats it keeps 32 bits after the binary point, and one that is out of range fails the node.
+    """
+    return after.double() * count if after.is_floating_point() else (after.long() - before.long()) * count

@@ -1,0 +1,160 @@
+"""The server half of averaging under differential privacy: all nodes have the same weight, and tell one thing only.
+
+The sum of their updates is divided by the number of nodes that were asked, whoever answers: its noise is that of the
+account, and nobody's number of samples is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from fne.core.errors import RunError
+from fne.core.randomness import derive_seed, draw_nodes
+from fne.core.types import Header, LearningTask, Metrics, Request, Result, Round, Scalar
+from fne.evolution.genome import refuse_buffers
+from fne.evolution.losses import check_loss
+from fne.learning.validation import Validation
+from fne.privacy.accountant import Accountant, Conduct, report
+from fne.privacy.policy import Tasks, Terms
+
+
+class Account(Protocol):
+    """What a method has released so far, of those whom it protects."""
+
+    sampler: str
+    """How these are drawn, as `fne.privacy.accountant.Conduct` has it."""
+    records: bool
+    """Whether it protects single records, and not whole clients."""
+    unnoised: tuple[str, ...]
+    """What leaves a node without noise."""
+
+    def add(self, asked: Sequence[str], answered: int) -> None:
+        """Take in a round: who was asked, and how many have answered."""
+        ...
+
+    def accountant(self) -> Accountant:
+        """Return all releases of the one that has released most."""
+        ...
+
+    def planned(self, rounds: int, asked: int) -> Accountant:
+        """Return all that one may release which is in every round, with so many others."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything that goes on."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what `state_dict` returned."""
+        ...
+
+
+class PrivateAveraging:
+    """What methods that differ in how nodes protect themselves share; a `fne.core.types.Strategy`.
+
+    Args:
+        task: model and validation.
+        seed, rounds: of the run.
+        loss: of training and validation.
+        fraction: of the nodes that take part in a round, at least one; a fixed number is drawn.
+        node_task: by which nodes train: yields `delta [D]` and `clients`, 1.
+        options: of that task, for a round with so many nodes.
+        returns: `best` on validation or `last`.
+        account, delta: what is released, and at which delta it is told.
+        secure: whether `secure` must be set; `None`: it may be.
+    """
+
+    def __init__(
+        self,
+        task: LearningTask,
+        *,
+        seed: int,
+        rounds: int,
+        loss: str,
+        fraction: float,
+        node_task: str,
+        options: Callable[[int], Mapping[str, Scalar]],
+        returns: str,
+        account: Account,
+        delta: float,
+        secure: bool | None = None,
+    ) -> None:
+        check_loss(loss, classification=task.classification)
+        refuse_buffers(task.buffers)
+        self.seed, self.horizon, self.step, self.secure = seed, rounds, 0, secure
+        self._account, self._delta = account, delta
+        self._fraction, self._loss, self._returns = fraction, loss, returns
+        self._node_task, self._options = node_task, options
+        self._weights = task.layout.flatten(task.new_model(derive_seed(seed, "global")))
+        self._validation = Validation(task, loss, self._weights)
+        self._asked: tuple[str, ...] = ()
+        self._names: set[str] = set()
+
+    @property
+    def done(self) -> bool:
+        """Whether the horizon is reached."""
+        return self.step >= self.horizon
+
+    def ask(self, nodes: Sequence[str]) -> Request:
+        """Return the global weights for this round's nodes."""
+        count = max(1, round(self._fraction * len(nodes)))
+        self._asked = draw_nodes(nodes, count, self.seed, "nodes", self.step)
+        self._names.update(nodes)
+        options = {"loss": self._loss, **self._options(count)}
+        header = Header(self.seed, self.step)
+        return Request(header, self._node_task, self._asked, {"parameters": self._weights}, {}, options, reduce="sum")
+
+    def tell(self, round_: Round) -> Metrics:
+        """Move the global weights by the sum over the number asked, validate them, and account for the round."""
+        if not round_.replies:
+            raise RunError(f"round {self.step}: none of the nodes that take part has answered")
+        (reply,) = round_.replies
+        self._weights = (self._weights.double() + reply.payload["delta"].double() / len(self._asked)).float()
+        self._account.add(self._asked, int(reply.payload["clients"][0]))
+        self.step += 1
+        return {
+            "round": self.step, "evaluations": None, "loss_best": None, "loss_mean": None,
+            **self._validation(self._weights, {}, self.step), "nonfinite": 0,
+            "epsilon": self._account.accountant().epsilon(self._delta, tight=False).rdp,
+        }  # fmt: skip
+
+    @property
+    def tasks(self) -> Tasks:
+        """Node tasks that it asks for, see `fne.privacy.policy.Tasks`."""
+        constant = {key: value for key, value in self._options(1).items() if key not in ("noise", "clip")}
+        return {self._node_task: {"loss": self._loss, **constant}}
+
+    def terms(self) -> Terms:
+        """Return the noise that each node of this round adds, the clip, and what one tells that is in every round."""
+        options = self._options(len(self._asked))
+        return Terms(
+            float(options["noise"]), float(options["clip"]), self._account.planned(self.horizon, len(self._asked))
+        )
+
+    def privacy(self) -> dict[str, Any]:
+        """Return the accounted privacy of the run, as `fne.privacy.accountant.report` has it."""
+        units = None if self._account.records else len(self._names)
+        conduct = Conduct(units, self._account.sampler, unnoised=self._account.unnoised)
+        return report(self._account.accountant(), self._delta, conduct)
+
+    def result(self) -> Result:
+        """Return the model of the run, as `returns` says."""
+        return self._validation.best() if self._returns == "best" else self.champion()
+
+    def champion(self) -> Result:
+        """Return the global model of the round told last."""
+        return Result("model", self._weights)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return weights, best model, counters."""
+        return {
+            "step": self.step, "weights": self._weights, "validation": self._validation.state_dict(),
+            "names": sorted(self._names), "account": self._account.state_dict(),
+        }  # fmt: skip
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what `state_dict` returned."""
+        self.step, self._weights, self._names = state["step"], state["weights"], set(state["names"])
+        self._validation.load_state_dict(state["validation"])
+        self._account.load_state_dict(state["account"])

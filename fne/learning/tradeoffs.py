@@ -1,0 +1,370 @@
+"""Federated learning as a search for the best trade-offs of error, bytes sent and privacy: the server's half.
+
+An individual is how an update is sent, (threshold, bits, noise). It is evaluated by training a model in that way for
+some rounds of federated averaging; all of a generation are trained side by side, by the same nodes.
+
+Shapes: `N` individuals, `D` weights; genes are those of `fne.learning.tradeoff_genes`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from fne.core.errors import FneError, RunError, SettingError
+from fne.core.randomness import derive_seed, draw_nodes, generator
+from fne.core.types import Header, LearningTask, Metrics, Request, Result, Round, Scalar
+from fne.evolution.genome import refuse_buffers
+from fne.evolution.indicators import hypervolume, non_dominated, require_moocore
+from fne.evolution.losses import check_loss
+from fne.learning.tradeoff_genes import Genes, Sending
+from fne.learning.tradeoff_tasks import UPDATE, share_of
+from fne.privacy.accountant import WEIGHTS, Accountant, Conduct, Mechanism, multiplier, report
+from fne.privacy.compression import decode
+from fne.privacy.policy import Tasks, Terms
+from fne.privacy.score import NOTE, score_eq7, score_note
+
+_WORST = 1e30
+"""In the place of an infinite score: without noise, it still has an error and bytes."""
+OBJECTIVES = ("error", "communication", "score")
+
+
+class Selection(Protocol):
+    """How a method mates and selects; `values [n, 3]` are minimised, 1 is the worst that they should be."""
+
+    def children(
+        self, genes: Tensor, values: Tensor, count: int, draw: torch.Generator, decode: Callable[[Tensor], Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        """Return genes of `count` children `[count, 3]`, and the first parent of each, int64 `[count]`."""
+        ...
+
+    def survivors(self, values: Tensor, count: int) -> Tensor:
+        """Return who goes on, int64 `[count]`."""
+        ...
+
+
+@dataclass
+class Group:
+    """Some individuals: genes `[n, 3]`, weights `[n, D]`, objectives `[n, 3]`, bytes sent for each of floats `[n]`."""
+
+    genes: Tensor
+    weights: Tensor
+    values: Tensor = field(default_factory=lambda: torch.zeros(0, 3, dtype=torch.float64))
+    sent: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.float64))
+
+    def take(self, index: Tensor) -> Group:
+        """Return those at `index`."""
+        return Group(self.genes[index], self.weights[index], self.values[index], self.sent[index])
+
+    def joined(self, other: Group) -> Group:
+        """Return these and the others."""
+        return Group(
+            *(torch.cat([getattr(self, n), getattr(other, n)]) for n in ("genes", "weights", "values", "sent"))
+        )
+
+
+class Tradeoffs:
+    """A strategy that searches for trade-offs; a `fne.core.types.Strategy`.
+
+    Args:
+        task: model and validation.
+        seed: of the run.
+        selection: the method.
+        population, generations: N, and how often there are children.
+        rounds: of federated averaging for an evaluation; T.
+        loss, participation, epochs, batch_size, lr: of the training; `participation` is v.
+        sending: how updates are sent.
+        inherit: children begin with the initial weights, or with those of their first parent.
+        shared_global: all of a generation begin with one global model, the mean of what came of the one before.
+        given: (threshold, bits, noise) of first individuals.
+        validate_every: rounds after which those in training are validated; 0: at the end of their evaluation only.
+    """
+
+    def __init__(
+        self,
+        task: LearningTask,
+        *,
+        seed: int,
+        selection: Selection,
+        population: int,
+        generations: int,
+        rounds: int,
+        loss: str,
+        participation: float,
+        epochs: int,
+        batch_size: int,
+        lr: float,
+        sending: Sending,
+        inherit: str,
+        shared_global: bool,
+        given: Sequence[tuple[float, float, float]],
+        validate_every: int,
+    ) -> None:
+        check_loss(loss, classification=task.classification)
+        refuse_buffers(task.buffers)
+        if inherit == "first_parent" and shared_global:
+            raise SettingError("strategy.inherit", inherit, "initial with shared_global: all begin with one model")
+        require_moocore()
+        if population < 2 and generations:
+            raise SettingError("strategy.population", population, "at least 2, or 1 with generations = 0")
+        self.seed, self.step = seed, 0
+        self._task, self._selection, self._sending = task, selection, sending
+        self._count, self._generations, self._rounds = population, generations, rounds
+        self._loss, self._participation, self._inherit, self._shared = loss, participation, inherit, shared_global
+        self._options: dict[str, Scalar] = {
+            "loss": loss, "lr": lr, "epochs": epochs, "batch_size": batch_size, "clip": sending.clip,
+            "noise": sending.noise, "pruning": sending.pruning, "prune": sending.prune, "order": sending.order,
+        }  # fmt: skip
+        self._genes = Genes(sending, rounds, participation)
+        self._validate_every = validate_every
+        self._note = score_note(sending.noise if sending.clip else "", task.layout.size)
+        self._initial = task.layout.flatten(task.new_model(derive_seed(seed, "global")))
+        self._global = self._initial
+        self._unit = torch.tensor([self._worst_error(), 1.0, sending.score_bounds[1]], dtype=torch.float64)
+        self._parents: Group | None = None
+        self._trained = self._begin(self._genes.start(population, given, seed))
+        self._accountant = Accountant()
+        self._trainings = 0
+        self._seen = torch.zeros(0, 3, dtype=torch.float64)
+        self._names: set[str] = set()
+        self._given = bool(given)
+        self._lost = torch.zeros(population, dtype=torch.bool)
+        """Whose training has left the finite numbers at a node."""
+
+    # ------------------------------------------------------------------------------------------------ individuals
+    def decoded(self, genes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return thresholds, bits (int64) and noises `[n]` of genes `[n, 3]`."""
+        return self._genes.decoded(genes)
+
+    def _begin(self, genes: Tensor, first: Tensor | None = None) -> Group:
+        """Return individuals that are to be trained, with the weights that they begin with."""
+        if self._inherit == "first_parent" and first is not None and self._parents is not None:
+            return Group(genes, self._parents.weights[first])
+        return Group(genes, (self._global if self._shared else self._initial).expand(len(genes), -1).clone())
+
+    # ------------------------------------------------------------------------------------------------ steps
+    @property
+    def horizon(self) -> int:
+        """Rounds of all evaluations."""
+        return (1 + self._generations) * self._rounds
+
+    @property
+    def done(self) -> bool:
+        """Whether the horizon is reached."""
+        return self.step >= self.horizon
+
+    @property
+    def tasks(self) -> Tasks:
+        """Node tasks that it asks for, see `fne.privacy.policy.Tasks`."""
+        return {"train_candidates": self._options}
+
+    def ask(self, nodes: Sequence[str]) -> Request:
+        """Return the weights of all that are being evaluated, for this round's nodes."""
+        self._names.update(nodes)
+        chosen = draw_nodes(nodes, max(1, round(self._participation * len(nodes))), self.seed, "nodes", self.step)
+        thresholds, bits, noises = self.decoded(self._trained.genes)
+        common = {
+            "parameters": self._trained.weights, "thresholds": thresholds, "bits": bits, "noises": noises,
+        }  # fmt: skip
+        header = Header(self.seed, self.step)
+        return Request(header, "train_candidates", chosen, common, options=self._options)
+
+    def tell(self, round_: Round) -> Metrics:
+        """Average the updates of each; at the end of an evaluation weigh them, and choose who goes on."""
+        if not round_.replies:
+            raise RunError(f"step {self.step}: none of the nodes that take part has answered")
+        first_round = self.step % self._rounds == 0
+        sent, damaged = self._average(round_)
+        told = [reply.payload["diverged"] for reply in round_.replies if reply.node not in damaged]
+        lost = torch.stack(told).bool().any(dim=0)
+        self._lost = lost if first_round else self._lost | lost
+        self._trained.sent = sent if first_round else self._trained.sent + sent
+        self.step += 1
+        for sigma in self.decoded(self._trained.genes)[2].tolist():
+            self._accountant.add(self._mechanism(sigma))
+        figures: Metrics = {"loss_best": None, "loss_mean": None, "accuracy_validation": None, "_failed": damaged}
+        if self.step % self._rounds == 0:
+            figures |= self._weigh()
+        elif self._validate_every and self.step % self._validate_every == 0:
+            figures |= self._validated(self._task.evaluate(self._trained.weights, loss=self._loss))
+        if self.step == 1 and self._note:
+            figures["_texts"] = {NOTE: self._note}
+        figures["epsilon"] = self._accountant.epsilon(self._sending.delta, tight=False).rdp
+        generation = math.ceil(self.step / self._rounds)
+        trainings = self._trainings + (0 if self.step % self._rounds == 0 else len(self._trained.genes))
+        return {"round": generation, "evaluations": trainings, "nonfinite": int(lost.sum()), **figures}
+
+    def _average(self, round_: Round) -> tuple[Tensor, dict[str, str]]:
+        """Move the weights of each by the mean of its updates.
+
+        Returns:
+            the bytes sent for a weight, `[n]`, and by node why its updates cannot be used.
+
+        Raises:
+            RunError: those of no node can.
+        """
+        parts, size = self._task.layout.leaves, self._initial.numel()
+        totals = torch.zeros(len(self._trained.genes), size, dtype=torch.float64)
+        sizes: list[Tensor] = []
+        samples = 0
+        damaged: dict[str, str] = {}
+        for reply in round_.replies:
+            payloads = [reply.payload[f"{UPDATE}{i}"] for i in range(len(totals))]
+            try:
+                updates = [decode(payload, parts) for payload in payloads]
+            except FneError as error:
+                damaged[reply.node] = str(error)
+                continue
+            count = int(reply.payload["samples"])
+            samples += count
+            for total, update in zip(totals, updates, strict=True):
+                total += (update * count).double()
+            sizes.append(torch.tensor([payload.numel() for payload in payloads], dtype=torch.float64))
+        if not samples:
+            why = "; ".join(f"{node}: {reason}" for node, reason in list(damaged.items())[:3])
+            raise RunError(f"step {self.step}: the nodes that answered have no updates that can be used; {why}")
+        self._trained.weights = (self._trained.weights.double() + totals / samples).float()
+        return sum((s / (4 * size * len(sizes) * self._rounds) for s in sizes), torch.zeros(len(totals))), damaged
+
+    def _worst_error(self) -> float:
+        """Return 1 of errors; of a loss that of the model before all training."""
+        if self._task.classification:
+            return 1.0
+        loss = float(self._task.evaluate(self._initial.unsqueeze(0), loss=self._loss)["loss"])
+        return loss if 0 < loss < math.inf else 1.0
+
+    def _validated(self, figures: Mapping[str, Tensor]) -> Metrics:
+        """Return the best accuracy and the least loss on validation."""
+        sound = figures["loss"].isfinite()  # a model with another loss is never the best
+        accuracy = float(figures["accuracy"].where(sound, 0.0).max()) if self._task.classification else None
+        loss = float(figures["loss"].where(sound, math.inf).min())
+        return {"accuracy_validation": accuracy, "loss_validation": loss}
+
+    def _weigh(self) -> Metrics:
+        """Evaluate those that were trained, select, and let there be children."""
+        trained, sending = self._trained, self._sending
+        figures = self._task.evaluate(trained.weights, loss=self._loss)
+        error = (1 - figures["accuracy"] if self._task.classification else figures["loss"]).double().cpu()
+        sound = figures["loss"].cpu().isfinite() & ~self._lost
+        error = error.where(sound, 1.0 if self._task.classification else math.inf)
+        _, _, noises = self.decoded(trained.genes)
+        scores = torch.tensor([
+            score_eq7(self._rounds, sending.delta, self._participation, sigma)
+            for sigma in noises.tolist()
+        ], dtype=torch.float64)  # fmt: skip
+        trained.values = torch.stack([error, trained.sent, scores], dim=1)
+        self._trainings += len(trained.genes)
+        self._seen = torch.cat([self._seen, trained.values])
+        if self._shared:
+            self._global = trained.weights.double().mean(dim=0).float()
+        union = trained if self._parents is None else self._parents.joined(trained)
+        kept = torch.arange(len(union.genes))
+        if self._parents is not None:
+            kept = self._selection.survivors(union.values / self._unit, self._count)
+        self._parents = union.take(kept)
+        if self.step < self.horizon:
+            draw = generator(self.seed, "children", self.step)
+            parents, unit = self._parents.genes, self._parents.values / self._unit
+            genes, first = self._selection.children(parents, unit, self._count, draw, self._genes.meaning)
+            self._trained = self._begin(genes, first)
+        best = self._parents.values.amin(dim=0)
+        return {
+            **self._validated(figures),
+            "accuracy_validation": 1 - float(best[0]) if self._task.classification else None,
+            **{f"{name}_best": float(value) for name, value in zip(OBJECTIVES, best, strict=True)},
+            "hypervolume": self.hypervolume(self._parents.values),
+            "hypervolume_seen": self.hypervolume(self._seen),
+        }  # fmt: skip
+
+    def hypervolume(self, values: Tensor) -> float:
+        """Return the hypervolume up to (1, 1, 1) of the objectives, each over the worst that it should be."""
+        return hypervolume(
+            (values / self._unit).nan_to_num(nan=1.0, posinf=1.0).clamp(max=1.0), torch.ones(3, dtype=torch.float64)
+        ).value
+
+    # ------------------------------------------------------------------------------------------------ privacy
+    def terms(self) -> Terms:
+        """Return the least noise on a weight that an individual can have, the clip, and all trainings at that noise."""
+        least = self._genes.least_noise * share_of(self._sending.noise, self._initial.numel())
+        return Terms(least, self._sending.clip or math.inf, self._planned())
+
+    def _planned(self) -> Accountant:
+        planned = Accountant()
+        planned.add(self._mechanism(self._genes.least_noise), self.horizon * self._count)
+        return planned
+
+    def _mechanism(self, sigma: float) -> Mechanism:
+        """Return what a round of one individual releases: each node's noised update, seen by the server."""
+        sending = self._sending
+        z = multiplier(sigma * share_of(sending.noise, self._initial.numel()), "replace_one")
+        clipped = "update" if sending.order == "proper" else WEIGHTS
+        return Mechanism(z, clipped, sending.clip or 1.0, adjacency="replace_one", adversary="uploads")
+
+    def privacy(self) -> dict[str, Any]:
+        """Return the accounted privacy of the whole search, and beside it the score of the result."""
+        beforehand = self._planned() if self._generations else None
+        conduct = Conduct(
+            len(self._names), "fixed", ("sample counts",), trainings=self._trainings, beforehand=beforehand,
+            given=self._given,
+        )  # fmt: skip
+        best = self._best()
+        score = None if self._parents is None else float(self._parents.values[best, 2])
+        return report(self._accountant, self._sending.delta, conduct, score, self._note)
+
+    # ------------------------------------------------------------------------------------------------ result
+    def _best(self) -> int:
+        """Return who has the least error, of equals the one with the least bytes, then with the least score."""
+        if self._parents is None:
+            return 0
+        rows = self._parents.values.nan_to_num(nan=math.inf).tolist()
+        return min(range(len(rows)), key=rows.__getitem__)
+
+    def result(self) -> Result:
+        """Return the model with the least error on validation."""
+        weights = self._trained.weights[0] if self._parents is None else self._parents.weights[self._best()]
+        return Result("model", weights)
+
+    def population(self) -> tuple[Tensor, list[dict[str, float | bool]]]:
+        """Return the weights `[n, D]` of those that went on, and for each what it is and what it came to."""
+        if self._parents is None:
+            return self._trained.weights[:0], []
+        group = self._parents
+        columns = [values.tolist() for values in self.decoded(group.genes)]
+        front = non_dominated(group.values.nan_to_num(nan=_WORST, posinf=_WORST)).tolist()
+        accounted = []
+        for sigma in columns[2]:
+            if self._inherit == "first_parent" or self._shared:  # its weights come of earlier releases, too
+                accounted.append(self._accountant.epsilon(self._sending.delta, tight=False).rdp)
+                continue
+            accountant = Accountant()
+            accountant.add(self._mechanism(sigma), self._rounds)
+            accounted.append(accountant.epsilon(self._sending.delta, tight=False).rdp)
+        rows: list[dict[str, float | bool]] = []
+        for i, values in enumerate(group.values.tolist()):
+            own = {name: column[i] for name, column in zip(("threshold", "bits", "noise"), columns, strict=True)}
+            rows.append({**own, **dict(zip(OBJECTIVES, values, strict=True)), "epsilon": accounted[i],
+                         "on_front": front[i]})  # fmt: skip
+        return group.weights, rows
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything that goes on."""
+        groups = {"trained": self._trained, "parents": self._parents}
+        return {
+            "step": self.step, "global": self._global, "trainings": self._trainings,
+            "accountant": self._accountant.state_dict(), "names": sorted(self._names), "lost": self._lost,
+            "seen": self._seen,
+            "groups": {name: vars(group) for name, group in groups.items() if group is not None},
+        }  # fmt: skip
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what `state_dict` returned."""
+        self.step, self._global, self._trainings = state["step"], state["global"], state["trainings"]
+        self._accountant.load_state_dict(state["accountant"])
+        self._names, self._lost, self._seen = set(state["names"]), state["lost"], state["seen"]
+        self._trained = Group(**state["groups"]["trained"])
+        self._parents = Group(**state["groups"]["parents"]) if "parents" in state["groups"] else None

@@ -1,0 +1,292 @@
+"""The run folder: which one, what a resumed run may change, the model file, one process at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import safetensors.torch
+from pydantic import BaseModel, Field, ValidationError
+from safetensors import SafetensorError, safe_open
+from torch import nn
+
+from fne.config import registry
+from fne.config.load import Config, LearningConfig, difference, load_config, without_folders
+from fne.config.settings import check, faults
+from fne.config.yaml_text import parse
+from fne.core.errors import CheckpointError, FneError, RunError
+from fne.core.files import damaged, verified, write_atomically
+from fne.core.randomness import seeded_initialisation
+from fne.core.types import Result
+from fne.evolution.genome import fill_buffers
+from fne.run.learning_run import Experiment
+from fne.run.trust import check_own
+
+CONFIG, SUMMARY, FILES = "config.yaml", "summary.json", "files.json"
+MODEL, SOLUTION, FRONT = "model.safetensors", "solution.json", "front.csv"
+"""What a run yields: of training, and of a search for a point or for a front."""
+MEASURED = "nodes/measured.jsonl"
+"""What was measured for a problem of the user's own since the last checkpoint."""
+
+
+def choose(
+    config: str | Path | Mapping[str, Any] | Config | None,
+    overrides: Sequence[str],
+    out: str | Path | None,
+    resume: str | Path | None,
+    *,
+    trust: bool = False,
+) -> tuple[Path, Config]:
+    """Return the folder that a new or a resumed run asks for, and its config; arguments as of `fne.train`.
+
+    Raises:
+        FneError: neither a config nor a run to resume; `ConfigError` for a config with mistakes.
+        CheckpointError: nothing to resume there, or other settings than the run's own, with the differences; or code
+            that nobody has trusted, of which nothing was executed.
+    """
+    if resume is None:
+        if config is None:
+            raise FneError("train: give a config (a file or a bundled name, see fne list), or resume=FOLDER")
+        wanted = _wanted(config, overrides)
+        return Path(out) if out is not None else Path("runs") / folder_name(wanted), wanted
+    folder = Path(resume)
+    if not (folder / CONFIG).is_file():
+        raise CheckpointError(f"{folder / CONFIG}: no run to resume there; give the folder of a run")
+    own = None if config is None else _wanted(config, overrides)
+    if not trust:
+        tree = _tree(folder / CONFIG)
+        check_own(folder, tree, None if own is None else own.to_dict())
+    stored = load_config(folder / CONFIG, recorded=True)
+    wanted = _wanted(stored if config is None else config, overrides)
+    changes = [
+        change for change in difference(stored, wanted)
+        if not change.startswith("watch.") and not _resolved_only(change)
+    ]  # fmt: skip
+    if changes:
+        raise CheckpointError(
+            f"cannot resume {folder} with other settings: {'; '.join(changes)}. Resume with the run's own (give no "
+            "config), or start a new run; --stop-after ends early without changing the horizon"
+        )
+    return folder, stored.with_values({f"watch.{k}": v for k, v in wanted.watch.model_dump().items()})
+
+
+def _tree(path: Path) -> dict[str, Any]:
+    """Return a config file's plain values, without doing anything that it says; empty where it cannot be read."""
+    try:
+        tree, _ = parse(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError):
+        return {}
+    return tree if isinstance(tree, dict) else {}
+
+
+def folder_name(config: Config) -> str:
+    """Return `NAME-sSEED`, of a fold of subjects `NAME-sSEED-fFOLD`: so that folds have folders of their own."""
+    fold = config.data.settings.get("fold") if isinstance(config, LearningConfig) else None
+    return f"{config.name}-s{config.seed}" + (f"-f{fold}" if fold is not None else "")
+
+
+def _wanted(config: str | Path | Mapping[str, Any] | Config, overrides: Sequence[str]) -> Config:
+    if not isinstance(config, Config):
+        return load_config(config, overrides)
+    return config.with_overrides(overrides) if overrides else config
+
+
+def _resolved_only(change: str) -> bool:
+    """Whether the difference is that one side says `auto` where the run recorded what that meant."""
+    key, _, values = change.partition(": ")
+    new = values.rpartition(" -> ")[2].strip("'\"")
+    return (key in {"engine.device", "engine.threads", "evaluation.path", "evaluation.chunk", "evaluation.tile", "wire"}
+            and new in {"auto", "table", "0", "null", "None"})  # fmt: skip
+
+
+def make_folder(folder: Path, *, numbered: bool) -> Path:
+    """Make and return the folder of a new run; `numbered`: a new one, with the first free number if it is taken.
+
+    Raises:
+        RunError: it cannot be made there.
+    """
+    try:
+        if not numbered:
+            folder.mkdir(parents=True, exist_ok=True)
+            return folder
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        return _first_free(folder)
+    except OSError as error:
+        raise RunError(f"cannot make the folder {folder}: {error.strerror or error}; choose another --out") from None
+
+
+def _first_free(folder: Path) -> Path:
+    free, number = folder, 1
+    while True:
+        try:
+            free.mkdir()  # of two processes one is the first
+            return free
+        except FileExistsError:
+            number += 1
+            free = folder.with_name(f"{folder.name}-{number}")
+
+
+def check_unused(folder: Path) -> None:
+    """Raise `RunError` where the folder, which this process holds, has a run in it."""
+    if (folder / CONFIG).exists():
+        raise RunError(f"{folder} holds a run already: --resume {folder} goes on with it, or choose another folder")
+
+
+def identity_of(config: Config) -> dict[str, Any]:
+    """Return the settings that decide a run's bits, by dotted key: all but what is watched.
+
+    A setting that is itself a mapping stays whole, since the order of a problem's variables decides, too.
+    """
+    tree = config.to_dict()
+    if isinstance(config, LearningConfig):
+        tree["data.partition"] = tree["data"].pop("partition")
+    del tree["watch"]
+    found: dict[str, Any] = {}
+    for section, value in tree.items():
+        found |= (
+            {f"{section}.{key}": below for key, below in value.items()} if isinstance(value, dict) else {section: value}
+        )
+    return found
+
+
+def experiment_of(config: Config) -> str:
+    """Return a digest of what runs share that are put together in one row: all but seed, fold, files and machine."""
+    tree = without_folders(config)
+    if isinstance(config, LearningConfig):
+        tree["data"] = {key: value for key, value in tree["data"].items() if key not in {"fold", "path", "download"}}
+        tree["evaluation"] = tree["evaluation"]["batch_norm"]
+    for key in ("name", "seed", "engine", "watch", "plugins"):
+        del tree[key]
+    return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def finished(folder: Path, target: float | None) -> dict[str, Any] | None:
+    """Return the summary of a finished run; where any of its results is broken, the last checkpoint gives them again.
+
+    A run that ended at its own `watch.target` and not yet at `target` is not finished.
+    """
+    try:
+        summary = json.loads(verified(folder / SUMMARY))
+    except (FileNotFoundError, ValueError, RecursionError):
+        return None
+    if damaged(folder):
+        return None
+    if not isinstance(summary, dict):
+        return None
+    ended_at, accuracy = load_config(folder / CONFIG, recorded=True).watch.target, summary.get("accuracy_last")
+    if ended_at is None or not isinstance(accuracy, float | int) or accuracy < ended_at:
+        return summary  # it came to its own end
+    return None if target is None or accuracy < target else summary
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the folder for this process; a second one gets a `RunError`. Does nothing where there is no `flock`."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        yield
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RunError(f"{folder} is being written by another process; wait for it or choose another") from None
+        yield
+    finally:
+        os.close(handle)
+
+
+# ------------------------------------------------------------------------------------------------ model
+def save_model(experiment: Experiment, result: Result, path: Path) -> str:
+    """Write genes and buffers as the module's state; returns the file's SHA-256."""
+    config, module = experiment.config, copy.deepcopy(experiment.evaluator.module).cpu()  # with its frozen parameters
+    experiment.task.layout.fill(module, result.parameters)
+    fill_buffers(module, {**experiment.task.buffers, **result.buffers})
+    made = {
+        "model": {"name": config.model.name, **config.model.settings},
+        "seed": config.seed,
+        "shape": experiment.dataset.shape,
+        "outputs": experiment.dataset.outputs,
+    }
+    # Clones: tied weights are one tensor, which the format refuses; loading them twice fills the one again.
+    state = {name: value.contiguous().clone() for name, value in module.state_dict().items()}
+    data = safetensors.torch.save(state, metadata={"fne": json.dumps(made)})
+    write_atomically(path, data)
+    return hashlib.sha256(data).hexdigest()
+
+
+class _Named(BaseModel, strict=True, extra="allow"):
+    name: str
+
+
+class _Made(BaseModel, strict=True):
+    """What a model file says of the module that its tensors belong to."""
+
+    model: _Named
+    seed: int
+    shape: list[Annotated[int, Field(ge=1)]]
+    outputs: Annotated[int, Field(ge=1)]
+
+
+def load_model(folder: str | Path, *, plugins: Sequence[str | Path] = ()) -> nn.Module:
+    """Return the model of a run folder, on the CPU and in eval mode.
+
+    Args:
+        folder: of a finished run.
+        plugins: files to import for a model that is not the toolkit's. None is imported unasked: they are code, and
+            a run folder may come from anywhere.
+
+    Raises:
+        CheckpointError: the folder holds no finished run's model, or a damaged one.
+        FneError: the model is not registered; names the plugins that the run had.
+    """
+    path = Path(folder) / MODEL
+    if not path.is_file():
+        raise CheckpointError(f"{path}: no model there; only a finished run has one (fne train --resume {folder})")
+    try:
+        verified(path)
+        with safe_open(path, framework="pt") as file:
+            made = _Made.model_validate_json(file.metadata()["fne"])
+        tensors = safetensors.torch.load_file(path)
+    except (SafetensorError, TypeError, KeyError, ValueError) as error:
+        why = faults(error) if isinstance(error, ValidationError) else error
+        raise CheckpointError(f"{path}: not the model of a run ({why}); restore the file or run again") from None
+    for plugin in plugins:
+        registry.add_plugin(Path(plugin))
+    name = made.model.name
+    if name not in registry.catalogue("model"):
+        raise FneError(_unregistered(path, name))
+    build: Callable[..., nn.Module] = registry.load("model", name)
+    declared = registry.settings_model(registry.entry("model", name))
+    settings, mistakes = check(declared, made.model.model_extra or {}, f"model {name!r}")
+    try:
+        if mistakes:
+            raise ValueError("; ".join(f"{mistake.key}: {mistake.text}" for mistake in mistakes))
+        with seeded_initialisation(made.seed, "template"):  # as in the run: what is random but not saved
+            module = build(tuple(made.shape), made.outputs, **settings)
+        module.load_state_dict(tensors)
+    except Exception as error:
+        raise CheckpointError(
+            f"{path}: does not fit model {name!r} as it is now ({' '.join(str(error).split())}); load it with the "
+            "version of fne and the plugins that it was made with, or run again"
+        ) from error
+    return module.eval()
+
+
+def _unregistered(path: Path, name: str) -> str:
+    """Say which plugins the run had whose model nothing known here registers."""
+    config = path.with_name(CONFIG)
+    plugins = _tree(config).get("plugins")
+    had = [str(plugin) for plugin in plugins] if isinstance(plugins, list) else []
+    return (
+        f"{path}: model {name!r} is not registered; {config} names {', '.join(had) or 'no plugin'}. A plugin is code: "
+        f"give the files that you trust, fne.load_model({str(path.parent)!r}, plugins={had or ['FILE']})"
+    )

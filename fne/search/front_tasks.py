@@ -1,0 +1,351 @@
+"""Node tasks of searches for a Pareto front: fit surrogates, predict candidates, select among them, measure some.
+
+The round's chosen node is given sums of what all nodes predict (`fne.core.types.Relay`): it selects, and tells which
+candidates survive. What it selects by stays with it, and in the last generation what it selects, too.
+
+Shapes: `B` runs side by side, `r` of them in which a node takes part, `n` candidates, `V` places of the population (one
+a reference vector), `M` objectives, `d` variables, `m` centres.
+
+Beside what it has measured (`fne.search.measurements`) a node's memory holds
+
+    model.centres, ..          its surrogates, of each run
+    front.candidates [B, n, d] those that it has predicted last, and `front.fed [B, n, M]`, what the global network says
+    front.points [B, V, d]     the population of the chosen node, its acquisition `front.values [B, V, M]`, which places
+                               are taken `front.taken [B, V]`, and the reference vectors `front.vectors [B, V, M]`
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fne.config.registry import Key, register
+from fne.core import randomness
+from fne.core.errors import DeclinedError, RunError
+from fne.core.types import GIVEN, Header, Request, Tensors
+from fne.evolution import rvea
+from fne.evolution.real_coded import take
+from fne.federation.node import Node, Worker
+from fne.federation.payloads import Entry, Payload
+from fne.federation.payloads import Kind as PayloadKind
+from fne.search.infill import chosen_points, measure_chosen, padded
+from fne.search.measurements import CUBE, as_words, held, measure_asked, objective_of, runs_of
+from fne.secure import ring
+from fne.surrogates import cubic, rbfn
+from fne.surrogates.acquisition import lcb_of_masked, lcb_of_sums
+from fne.surrogates.rbfn import Network
+
+Kind = Literal["cubic", "network"]
+"""Of surrogates: interpolants with cubic basis functions, or the radial-basis-function networks of FDD-EA."""
+Arithmetic = Literal["fixed", "float", "masked"]
+"""Of what is added up: words of the ring Z_2^64, floats, or single predictions under the masks of the paper's text."""
+
+SAMPLES, CANDIDATES, FED = "model.samples", "front.candidates", "front.fed"
+POPULATION, BOUNDS, TAKEN, VECTORS = "front.points", "front.values", "front.taken", "front.vectors"
+_MODEL = {"cubic": ("centres", "weights", "constant", "slopes"), "network": ("centres", "widths", "weights", "bias")}
+_SCALE = "scale the objectives; unprotected, strategy.arithmetic = float has no limit"
+
+
+# ------------------------------------------------------------------------------------------------ surrogates
+def fit_payload(request: Request, node: str) -> Payload:
+    """Return what `front_fit` yields: samples, and what the global network is made of."""
+    runs, _, variables = request.common["points"].shape
+    told = {"samples": Entry("int", (runs,), least=0)}
+    if request.options["surrogate"] == "network":
+        kind: PayloadKind = "int" if request.options["arithmetic"] == "fixed" else "float"
+        objectives, centres = request.common["weights"].shape[1:]
+        sizes = {
+            "centres": (runs, centres, variables), "widths": (runs, centres),
+            "weights": (runs, objectives, centres), "bias": (runs, objectives),
+        }  # fmt: skip
+        told |= {name: Entry(kind, size, finite="usual") for name, size in sizes.items()}
+    return told
+
+
+@register("task", "front_fit", payload=fit_payload)
+def fit_task(
+    worker: Worker,
+    nodes: Sequence[Node],
+    request: Request,
+    *,
+    surrogate: Annotated[Literal["cubic", "network"], Key("interpolants, or networks")],
+    arithmetic: Annotated[Literal["fixed", "float", "masked"], Key("of the sum")],
+    parties: Annotated[int, Key("number of nodes whose answers are added up", unit="nodes", ge=1)],
+    centres: Annotated[int, Key("of a network", ge=1)] = 1,
+    epochs: Annotated[int, Key("of its training", unit="epochs", ge=1)] = 1,
+    lr: Annotated[float, Key("of its training", gt=0)] = 1.0,
+    starts: Annotated[int, Key("of k-means", ge=1)] = 1,
+) -> Iterator[Tensors]:
+    """Measure points, and fit surrogates to all that the node has measured; they stay here.
+
+    Takes common `points [B, n, d]`, private `runs`, and for networks common `weights [B, M, m]` and `bias [B, M]`, from
+    which they start. Yields `samples [B]`, with `cubic` 1 where there are any; and of what the global network is made,
+    times the samples, `centres [B, m, d]`, `widths [B, m]`, `weights [B, M, m]`, `bias [B, M]`, in order of the norm.
+    """
+    measure_asked(nodes, request)
+    count = len(request.common["points"])
+    for node in nodes:
+        runs = runs_of(node, request)
+        points, values = held([node], [runs])
+        valid = values.isfinite().all(dim=2)
+        if arithmetic == "fixed":
+            _check_range(values, parties)
+        samples = _spread(valid.sum(dim=1), runs, count)
+        told = {"samples": samples.sign() if surrogate == "cubic" else samples}
+        if surrogate == "cubic":
+            made = cubic.fit(points, values.nan_to_num(), valid)
+            model = {name: getattr(made, name) for name in _MODEL["cubic"]}
+        else:
+            u = torch.stack([
+                torch.rand(starts, centres, generator=_public(node, request.header, run), dtype=torch.float64)
+                for run in runs.tolist()
+            ])  # fmt: skip
+            weights, bias = (request.common[name][runs].double() for name in ("weights", "bias"))
+            net = rbfn.fit_outputs(points, values.nan_to_num(), valid, weights, bias, u, epochs=epochs, lr=lr)
+            model = {name: getattr(net, name) for name in _MODEL["network"]}
+            for name, value in model.items():
+                weighted = samples[runs].view(-1, *[1] * (value.dim() - 1)) * value
+                told[name] = _added(_spread(weighted, runs, count), name, parties, arithmetic, "lower strategy.lr")
+        node.memory.update({f"model.{name}": _spread(value, runs, count) for name, value in model.items()})
+        node.memory[SAMPLES] = samples
+        yield told
+
+
+def predict_payload(request: Request, node: str) -> Payload:
+    """Return what `front_predict` yields: predictions and their squares, and which runs they are of."""
+    size = *request.common["candidates"].shape[:2], "objectives"
+    if request.options["arithmetic"] == "masked":
+        return {"masked": Entry("float", size, finite="usual")}
+    kind: PayloadKind = "int" if request.options["arithmetic"] == "fixed" else "float"
+    sums = {name: Entry(kind, size, finite="usual") for name in ("first", "second")}
+    return {**sums, "count": Entry("int", size[:1], least=0, most=1)}
+
+
+@register("task", "front_predict", payload=predict_payload)
+def predict_task(
+    worker: Worker,
+    nodes: Sequence[Node],
+    request: Request,
+    *,
+    surrogate: Annotated[Literal["cubic", "network"], Key("what the node has fitted")],
+    arithmetic: Annotated[Literal["fixed", "float", "masked"], Key("of the sums")],
+    parties: Annotated[int, Key("number of nodes whose answers are added up", unit="nodes", ge=1)],
+    names: Annotated[str, Key("names of these nodes as a list in JSON, with arithmetic = masked")] = "[]",
+    noise: Annotated[float, Key("standard deviation of a mask between two nodes, with arithmetic = masked", ge=0)] = 0,
+) -> Iterator[Tensors]:
+    """Predict candidates, so that only sums over nodes are of use.
+
+    Takes common `candidates [B, n, d]`, private `runs`, and of networks the global one: common `centres`, `widths`,
+    `weights`, `bias`. Yields `first` and `second [B, n, M]`, the predictions less those of the global network, and
+    their squares, and `count [B]`: zeros for a run in which the node takes no part, or has measured nothing; or with
+    `masked` just `masked`.
+    """
+    candidates = request.common["candidates"].double()
+    count, masking = len(candidates), json.loads(names)
+    fed = None
+    if surrogate == "network":
+        fed = rbfn.predict_outputs(Network(*(request.common[name] for name in _MODEL["network"])), candidates)
+    for node in nodes:
+        runs = _own_runs(node, request, count)
+        predicted = _predicted(node, surrogate, candidates[runs], runs)
+        node.memory[CANDIDATES] = candidates
+        if fed is not None:
+            node.memory[FED] = fed
+        blind = node.memory[SAMPLES][runs] == 0
+        if arithmetic == "masked":
+            if blind.any():
+                raise RunError("this node has no values to predict by; without one of them masks do not cancel")
+            seeds, shape = (request.header.seed + runs).tolist(), predicted.shape[1:]
+            masked = predicted + noise * torch.stack([_masks(node.name, masking, s, shape) for s in seeds])
+            yield {"masked": _spread(masked, runs, count)}
+            continue
+        apart = predicted if fed is None else predicted - fed[runs]
+        apart = apart.masked_fill(blind.view(-1, 1, 1), 0.0)  # who has measured nothing has nothing to say
+        present = _spread((~blind).long(), runs, count)
+        first, second = _spread(apart, runs, count), _spread(apart.square(), runs, count)
+        yield {
+            "first": _added(first, "prediction", parties, arithmetic, _SCALE),
+            "second": _added(second, "square of the prediction", parties, arithmetic, _SCALE),
+            "count": present,
+        }
+
+
+def _predicted(node: Node, surrogate: Kind, candidates: Tensor, runs: Tensor) -> Tensor:
+    """Return what the node's surrogates say of candidates `[r, n, d]`, `[r, n, M]`."""
+    names = [f"model.{name}" for name in _MODEL[surrogate]]
+    if names[0] not in node.memory:
+        raise RunError("this node has fitted no surrogate yet")
+    parts = [node.memory[name][runs] for name in names]
+    return (
+        cubic.Cubic(*parts).predict(candidates)
+        if surrogate == "cubic"
+        else rbfn.predict_outputs(Network(*parts), candidates)
+    )
+
+
+def _masks(own: str, names: Sequence[str], seed: int, shape: tuple[int, ...]) -> Tensor:
+    """Return the sum of a node's masks, eq. (3) with signs by which those of a pair cancel.
+
+    They stand for masks of keys that the pair has agreed on: who knows the seed knows them, so they protect nothing.
+    As printed, both sums of eq. (3) run over j < i of symmetric keys: the mask is 0.
+    """
+    total = torch.zeros(shape, dtype=torch.float64)
+    for other in names:
+        if other != own:
+            low, high = sorted((own, other))
+            draw = randomness.generator(seed, "literal mask", low, high)  # one salt for the run, as printed
+            mask = torch.randn(shape, generator=draw, dtype=torch.float64)
+            total += mask if own == low else -mask
+    return total
+
+
+# ------------------------------------------------------------------------------------------------ selection
+def select_payload(request: Request, node: str) -> Payload:
+    """Return what `select` yields: places of the survivors, in the last generation the chosen points or nothing."""
+    given = request.addressed(node)
+    predictions = given[GIVEN + "masked"][0] if request.options["arithmetic"] == "masked" else given[GIVEN + "first"]
+    runs, candidates, objectives = predictions.shape
+    runs = len(given["runs"]) if "runs" in given else runs
+    if request.options["points"]:
+        size = (runs, int(request.options["points"]), "variables")
+        chosen = Entry("float", size, *CUBE, nan=True)
+        return {"points": chosen} if request.options["publish"] else {}
+    places = len(_even_vectors(objectives, int(request.options["population"])))
+    known = candidates if request.options["fresh"] else places + candidates
+    return {"survivors": Entry("int", (runs, places), least=-1, most=known - 1)}
+
+
+@register("task", "select", payload=select_payload)
+def select_task(
+    worker: Worker,
+    nodes: Sequence[Node],
+    request: Request,
+    *,
+    turn: Annotated[int, Key("the number of the draw by which the node was chosen", ge=0)],
+    arithmetic: Annotated[Literal["fixed", "float", "masked"], Key("of what it is given")],
+    population: Annotated[int, Key("most reference vectors", ge=1)],
+    progress: Annotated[float, Key("share of the generations that is over", ge=0, le=1)],
+    fresh: Annotated[bool, Key("candidates are all there is: nothing is kept of a population before them")],
+    adapt: Annotated[bool, Key("fit the reference vectors to the survivors' ranges")],
+    weight: Annotated[float, Key("standard deviations that the acquisition subtracts", ge=0)],
+    points: Annotated[int, Key("to be chosen in the last generation; 0: it is not the last", ge=0)] = 0,
+    publish: Annotated[bool, Key("tell the chosen points, and do not measure them here alone")] = False,
+    normalise: Annotated[bool, Key("scale mean and deviation, with arithmetic = masked")] = True,
+) -> Iterator[Tensors]:
+    """Select by the acquisition of what is given, and tell which survive; in the last generation choose and measure.
+
+    Takes private `runs`, and `given.first`, `given.second [B, n, M]`, `given.count [B]`; `given.masked [K, B, n, M]`.
+    Yields `survivors [r, V]`, int16: places among the population's and, behind them, the candidates; -1 for none.
+    In the last generation it yields nothing, or with `publish` the chosen `points [r, q, d]` of the cube.
+    """
+    for node in nodes:
+        memory = node.memory
+        if CANDIDATES not in memory:
+            raise RunError("this node was sent no candidates: it cannot select")
+        count = len(memory[CANDIDATES])
+        runs = _own_runs(node, request, count)
+        bounds = _bounds(node, request, runs, arithmetic, weight, normalise)
+        candidates, taken = memory[CANDIDATES][runs], torch.ones(bounds.shape[:2], dtype=torch.bool)
+        if publish and not objective_of(node).publishes:
+            raise DeclinedError("its owner does not let all be told which points it chose")
+        if arithmetic == "masked":  # copies have masks of their own, so other bounds: one of them is enough
+            taken = torch.stack([_first_of_equals(of_run) for of_run in candidates])
+        even = _even_vectors(bounds.shape[2], population)
+        vectors = even.expand(len(runs), -1, -1)
+        if not fresh:
+            if POPULATION not in memory:
+                raise RunError("this node was not the chosen one before: it needs the whole population")
+            vectors = memory[VECTORS][runs]
+            candidates = torch.cat([memory[POPULATION][runs], candidates], dim=1)
+            bounds = torch.cat([memory[BOUNDS][runs], bounds], dim=1)
+            taken = torch.cat([memory[TAKEN][runs], taken], dim=1)
+        survivors = rvea.select(bounds, taken, vectors, progress)
+        kept = survivors.clamp(min=0)
+        candidates, bounds, taken = take(candidates, kept), take(bounds, kept), survivors >= 0
+        if points:
+            chosen = chosen_points(node, request.header, runs, candidates, bounds, taken, points)
+            if publish:
+                yield {"points": padded(chosen, points)}
+                continue
+            measure_chosen(node, request.header, runs, chosen, count)
+            yield {}
+            continue
+        if adapt:
+            vectors = rvea.adapted(even, bounds, taken)
+        for name, rows in ((POPULATION, candidates), (BOUNDS, bounds), (TAKEN, taken), (VECTORS, vectors)):
+            kept_rows = memory.get(name, rows.new_zeros(count, *rows.shape[1:])).clone()
+            kept_rows[runs] = rows
+            memory[name] = kept_rows
+        yield {"survivors": survivors.short()}
+
+
+def _bounds(
+    node: Node, request: Request, runs: Tensor, arithmetic: Arithmetic, weight: float, normalise: bool
+) -> Tensor:
+    """Return the acquisition of all candidates, `[r, n, M]`."""
+    fed = node.memory[FED][runs] if FED in node.memory else None
+    wanted = ("masked",) if arithmetic == "masked" else ("first", "second", "count")
+    missing = [name for name in wanted if GIVEN + name not in request.common]
+    if missing:
+        raise RunError(f"this node is given no {missing[0]!r} to select by")
+    if arithmetic == "masked":
+        return lcb_of_masked(request.common[GIVEN + "masked"][:, runs], fed, weight, normalise=normalise)
+    first, second = (request.common[GIVEN + name][runs] for name in ("first", "second"))
+    if arithmetic == "fixed":
+        first, second = (torch.from_numpy(ring.decode(words.numpy().view(np.uint64))) for words in (first, second))
+    present = request.common[GIVEN + "count"][runs].double().view(-1, 1, 1)
+    return lcb_of_sums(first, second, present, fed, weight)
+
+
+def _first_of_equals(points: Tensor) -> Tensor:
+    """Return which rows of `[n, d]` are no copy of one before them, bool `[n]`."""
+    inverse: Tensor = points.unique(dim=0, return_inverse=True)[1]  # type: ignore[no-untyped-call]
+    places = torch.arange(len(points))
+    first = torch.full_like(places, len(points)).scatter_reduce_(0, inverse, places, "amin")
+    return first[inverse] == places
+
+
+@functools.lru_cache(maxsize=8)
+def _even_vectors(objectives: int, most: int) -> Tensor:
+    return rvea.reference_vectors(objectives, most)
+
+
+# ------------------------------------------------------------------------------------------------ sums
+def _own_runs(node: Node, request: Request, count: int) -> Tensor:
+    runs = request.private.get(node.name, {}).get("runs")
+    return torch.arange(count) if runs is None else runs
+
+
+def _spread(rows: Tensor, runs: Tensor, count: int) -> Tensor:
+    """Return `[B, ...]` with the rows of a node's runs, zeros elsewhere."""
+    if len(runs) == count:
+        return rows
+    whole = rows.new_zeros(count, *rows.shape[1:])
+    whole[runs] = rows
+    return whole
+
+
+def _added(values: Tensor, what: str, parties: int, arithmetic: Arithmetic, remedy: str) -> Tensor:
+    """Return values as `parties` nodes add them up with this arithmetic."""
+    return as_words(values, what, parties, remedy) if arithmetic == "fixed" else values
+
+
+def _check_range(values: Tensor, nodes: int) -> None:
+    """Raise `RunError` for values whose squares could not be added up, before anything is predicted from them."""
+    most = math.sqrt(ring.largest(nodes))
+    largest = values.nan_to_num().abs().amax(dim=(0, 1))
+    if bool((largest > most).any()):
+        number = int((largest > most).int().argmax())
+        size = f"objective {number + 1} has values beyond {most:.3g} in size"
+        raise RunError(f"{size}, whose squares {nodes} nodes cannot add up; {_SCALE}")
+
+
+def _public(node: Node, header: Header, run: int) -> torch.Generator:
+    return randomness.generator(header.seed + run, header.step, header.attempt, node.name, "centres")

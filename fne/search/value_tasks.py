@@ -1,0 +1,176 @@
+"""Node tasks of a search for the least of one objective: measure points, build a surrogate of them, tell the best.
+
+What requests hold and nodes keep is said in `fne.search.measurements`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Literal
+
+import torch
+from torch import Tensor
+
+from fne.config.registry import Key, register
+from fne.core import randomness
+from fne.core.types import Header, Request, Tensors
+from fne.evolution.real_coded import take
+from fne.federation.node import Node, Worker, payload_of
+from fne.federation.payloads import Entry, Kind, Payload
+from fne.search.measurements import ASKED, MEASURED, OWN, POINTS, as_words, held, measure_asked, objective_of, runs_of
+from fne.surrogates import rbfn
+from fne.surrogates.rbfn import Network
+
+
+def measure_payload(request: Request, node: str) -> Payload:
+    """Return what `measure` yields: values, and where there are any."""
+    size = tuple(request.common["points"].shape[:2])
+    kind: Kind = "int" if request.options.get("arithmetic") == "fixed" else "float"
+    return {"value": Entry(kind, (*size, "objectives"), finite="all"), "count": Entry("int", size, least=0, most=1)}
+
+
+@register("task", "measure", payload=measure_payload)
+def measure_task(
+    worker: Worker,
+    nodes: Sequence[Node],
+    request: Request,
+    *,
+    recall: Annotated[bool, Key("answer from memory alone, nothing is measured anew")] = False,
+    arithmetic: Annotated[Literal["float", "fixed"], Key("of the sum: float64, or words of the ring Z_2^64")] = "float",
+    parties: Annotated[int, Key("number of nodes whose values are added up", unit="nodes", ge=1)] = 1,
+) -> Iterator[Tensors]:
+    """Measure points and tell the values: they can be added up, so nobody need see those of one node.
+
+    Takes common `points [B, n, d]` and `runs`. Yields `value [B, n, M]`, float64, or with `fixed` int64 words, and
+    `count [B, n]`, int64: zeros where the node cannot measure, its measurement failed, it takes no part in the run, or
+    its owner declines to release what it finds. Of a point that the node has measured more than once, `recall` tells
+    the first value, and what is measured now is told otherwise. Points that a node chose by itself, or that its owner
+    knew, `recall` knows only once they are published.
+
+    Raises:
+        RunError: a value is beyond the range of the ring.
+    """
+    points = request.common["points"].double()
+    willing = [node for node in nodes if not objective_of(node).declines]
+    if not recall and willing:
+        measure_asked(willing, request)
+    for node in nodes:
+        runs = runs_of(node, request)
+        value = torch.zeros(*points.shape[:2], objective_of(node).objectives, dtype=torch.float64)
+        count = torch.zeros(points.shape[:2], dtype=torch.int64)
+        if POINTS in node.memory and not objective_of(node).declines:
+            found = _recalled(node, runs, points[runs]) if recall else _last(node, runs, points.shape[1])
+            count[runs] = found.isfinite().all(dim=2).long()
+            value[runs] = found.where(count[runs].bool().unsqueeze(2), 0.0)
+        if arithmetic == "fixed":
+            value = as_words(value, "value", parties, "scale the objectives")
+        yield {"value": value, "count": count}
+
+
+def surrogate_payload(request: Request, node: str) -> Payload:
+    """Return what `surrogate` yields: the networks of the runs for which one is wanted."""
+    own, points = request.addressed(node), request.common["points"]
+    runs = len(own.get("fit", own.get("runs", points)))
+    told = {"samples": Entry("int", (runs,), least=0)}
+    if runs:
+        size = runs, int(request.options["centres"])
+        sizes = {"widths": size, "weights": size, "bias": (runs,), "centres": (*size, points.shape[-1])}
+        told |= {name: Entry("float", size, finite="usual") for name, size in sizes.items()}
+    return told
+
+
+@register("task", "surrogate", payload=surrogate_payload)
+def surrogate_task(
+    worker: Worker,
+    nodes: Sequence[Node],
+    request: Request,
+    *,
+    centres: Annotated[int, Key("of a network", ge=1)],
+    epochs: Annotated[int, Key("passes over the samples; E", unit="epochs", ge=1)],
+    lr: Annotated[float, Key("of the descent; eta", gt=0)],
+    reading: Annotated[Literal["workable", "literal"], Key("of width and synchronisation, see fdd_ea")] = "workable",
+    starts: Annotated[int, Key("of k-means, of which the best is kept", ge=1)] = 3,
+    most: Annotated[int, Key("train on so many of the best samples; 0: all", unit="samples", ge=0)] = 0,
+) -> Iterator[Tensors]:
+    """Measure points and train a network on all that the node has measured; the values stay here.
+
+    Takes `points`, `runs`, and of the server's network common `weights [B, m]` and `bias [B]`, with reading = literal
+    `centres [B, m, d]` and `widths [B, m]`, too, after the first time. Private `fit [f]`: the runs for which a network
+    is wanted, if not all of `runs`. Yields the networks, float32: `centres [f, m, d]`, `widths`, `weights [f, m]`,
+    `bias [f]`, and `samples [f]`, int64: a network of none is zeros.
+    """
+    measure_asked(nodes, request)
+    wanted = [payload_of(request, node).get("fit", runs_of(node, request)) for node in nodes]
+    sizes = [len(runs) for runs in wanted]
+    if not sum(sizes):
+        yield from ({"samples": torch.zeros(0, dtype=torch.int64)} for _ in nodes)
+        return
+    network, counts = _networks(worker, nodes, request, wanted, centres, epochs, lr, reading, starts, most)
+    told = {name: getattr(network, name).float().cpu() for name in ("centres", "widths", "weights", "bias")}
+    told["samples"] = counts
+    for rows in torch.arange(sum(sizes)).tensor_split(torch.tensor(sizes).cumsum(0)[:-1]):
+        yield {name: values[rows] for name, values in told.items() if len(rows) or name == "samples"}
+
+
+def _recalled(node: Node, runs: Tensor, points: Tensor) -> Tensor:
+    """Return what the node measured first at points `[r, n, d]`, `[r, n, M]`, NaN where it measured nothing.
+
+    Of points that are its own and not published nothing is told: neither values, nor that it has measured them.
+    """
+    kept, values = node.memory[POINTS][runs], node.memory[MEASURED][runs]
+    valid = values.isfinite().all(dim=2) & ~node.memory[OWN][runs]
+    same = (kept.unsqueeze(1) == points.unsqueeze(2)).all(dim=-1) & valid.unsqueeze(1)
+    found = take(values, same.int().argmax(dim=2))
+    return found.where(same.any(dim=2).unsqueeze(2), torch.nan)
+
+
+def _last(node: Node, runs: Tensor, count: int) -> Tensor:
+    """Return the values `[r, n, M]` of the `count` points that the node was asked last."""
+    places = node.memory[ASKED][runs].unsqueeze(1) - count + torch.arange(count)
+    return take(node.memory[MEASURED][runs], places)
+
+
+# ------------------------------------------------------------------------------------------------ networks
+def _networks(
+    worker: Worker,
+    nodes: Sequence[Node],
+    request: Request,
+    wanted: Sequence[Tensor],
+    centres: int,
+    epochs: int,
+    lr: float,
+    reading: rbfn.Reading,
+    starts: int,
+    most: int,
+) -> tuple[Network, Tensor]:
+    """Return a network for each node and run wanted, `[L]`, and the samples that it is of; one pass for all."""
+    points, values = held(nodes, wanted)
+    values = values[..., 0]
+    valid = values.isfinite()
+    order = torch.where(valid, values, torch.inf).argsort(dim=1, stable=True)
+    if most:
+        order = order[:, :most]
+    values, valid = values.gather(1, order), valid.gather(1, order)
+    points = points.gather(1, order.unsqueeze(2).expand(-1, -1, points.shape[2]))
+    rows = torch.cat(list(wanted))
+    u = torch.stack([
+        torch.rand(starts, centres, generator=_public(node, request.header, run), dtype=torch.float64)
+        for node, runs in zip(nodes, wanted, strict=True) for run in runs.tolist()
+    ])  # fmt: skip
+    device = worker.device
+
+    def given(name: str) -> Tensor:
+        return request.common[name][rows].double().to(device)
+
+    received = None
+    if "centres" in request.common:
+        received = Network(given("centres"), given("widths"), given("weights"), given("bias"))
+    network = rbfn.fit(
+        points.to(device), values.nan_to_num().to(device), valid.to(device), given("weights"), given("bias"),
+        u.to(device), epochs=epochs, lr=lr, reading=reading, received=received,
+    )  # fmt: skip
+    return network, valid.sum(dim=1)
+
+
+def _public(node: Node, header: Header, run: int) -> torch.Generator:
+    return randomness.generator(header.seed + run, header.step, header.attempt, node.name, "centres")

@@ -1,0 +1,407 @@
+"""Node tasks of secure sums: three that agree on keys once a run, four of each sum, and two more of some.
+
+| task | a node is told | it answers |
+|---|---|---|
+| `secure_keys` | | its public key, signed |
+| `secure_peers` | everybody's keys | the signed digest of that list |
+| `secure_confirm` | everybody's digests | nothing |
+| `secure_offer` | the work to do, and with whom | shares sealed for the others, a box, the form of its vector |
+| `secure_deal` | what the others sealed for it | receipts |
+| `secure_vector` | who takes part | its vector under masks |
+| `secure_shares` | whose vectors arrived | a share for each participant |
+| `secure_rest` | who dropped out with a box that does not open | its masks with these, under masks |
+| `secure_receive` | the others' sum, under its masks | what the task answers that it was to do with the sum |
+
+What they do is in `fne.secure.session`; the session of a node is among its secrets, not in its memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Annotated, Any
+
+import torch
+
+from fne.config.registry import Key, register
+from fne.core.errors import RefusedError, RunError
+from fne.core.hidden import ProtocolError
+from fne.core.types import GIVEN, Relay, Request, Tensors
+from fne.federation.gather import OWNERS_CHOICE
+from fne.federation.node import Node, Worker, task_of
+from fne.federation.payloads import Entry, Form, Payload
+from fne.privacy.keystream import KEY_BYTES
+from fne.secure.dealing import DIGEST_BYTES, DIGESTS
+from fne.secure.keys import SIGNATURE_BYTES, Identity
+from fne.secure.messages import (
+    CLIPPED,
+    DEALT,
+    ECHOES,
+    KEYS,
+    MEMBERS,
+    PARTICIPANTS,
+    PREFIX,
+    SIGNATURES,
+    TOTAL,
+    digest_of,
+    mark,
+    places,
+    read,
+    relay_of,
+    rows,
+    texts,
+    turn_of,
+    words_of,
+    words_tensor,
+)
+from fne.secure.protocol import DEALT_BYTES, SEALED_BYTES, Errand, Tag, enough, threshold
+from fne.secure.ring import OutOfRangeError
+from fne.secure.session import Session
+from fne.secure.shares import SHARE_BYTES
+from fne.secure.vectors import flatten, unflatten
+
+TASKS = (
+    "secure_keys", "secure_peers", "secure_confirm", "secure_offer", "secure_deal", "secure_vector", "secure_shares",
+    "secure_rest", "secure_receive",
+)  # fmt: skip
+"""The parts of the protocol, by name: a plugin may begin a name in the same way."""
+ANSWERED = (*TASKS, *OWNERS_CHOICE)
+"""What a node of a secure run answers, by name."""
+KEEPING = ("select",)
+"""What may be done with a sum that a node opens: their answers say of it what they are meant to, and no more."""
+WITHHELD = ("front_predict",)
+"""What is added up for a node to open, and never for the server."""
+OWN = (GIVEN, PREFIX)
+"""How names begin of what a node finds out by itself, and takes from no server."""
+
+_REMEDY = {"train": "lower strategy.lr, or scale the data"}
+"""What to do about a float that is out of range, by task: weights that are clipped are others."""
+
+
+def public_identity(node: Node) -> bytes:
+    """Return the public key by which others know what a node has signed."""
+    return _identity(node).public
+
+
+def secure_only(worker: Worker) -> None:
+    """Let a simulation's worker answer secure sums and what publishes; its nodes know each other's signing keys."""
+    worker.pinned = {name: public_identity(node) for name, node in worker.nodes.items()}
+    worker.only = ANSWERED
+
+
+def _identity(node: Node) -> Identity:
+    return Identity(node.secrets.derived("identity"))
+
+
+# ------------------------------------------------------------------------------------------------ keys
+def keys_payload(request: Request, node: str) -> Payload:
+    """Return what `secure_keys` yields: a public key and its signature."""
+    return {"key": Entry("bytes", (1, KEY_BYTES)), "signature": Entry("bytes", (1, SIGNATURE_BYTES))}
+
+
+@register("task", "secure_keys", payload=keys_payload, protocol=True)
+def keys_task(worker: Worker, nodes: Sequence[Node], request: Request) -> Iterator[Tensors]:
+    """Begin a session with new keys. Yields `key`, uint8 `[1, 32]`, and `signature`, uint8 `[1, 64]`."""
+    for node in nodes:
+        secrets = node.secrets
+        secrets.session = Session(
+            node.name, request.header.run, _identity(node), worker.pinned, secrets.answered, secrets.tried
+        )
+        key, signature = secrets.session.entry()
+        yield {"key": rows([key]), "signature": rows([signature])}
+
+
+def peers_payload(request: Request, node: str) -> Payload:
+    """Return what `secure_peers` yields: a signed digest of the list of keys."""
+    return {"echo": Entry("bytes", (1, SIGNATURE_BYTES))}
+
+
+@register("task", "secure_peers", payload=peers_payload, protocol=True)
+def peers_task(
+    worker: Worker,
+    nodes: Sequence[Node],
+    request: Request,
+    *,
+    names: Annotated[str, Key("of the nodes whose keys these are, as a list in JSON")],
+) -> Iterator[Tensors]:
+    """Check everybody's keys. Takes `keys [K, 32]` and `signatures [K, 64]`, yields `echo`, uint8 `[1, 64]`."""
+    with _refusing():
+        publics = texts(request.common, KEYS, KEY_BYTES)
+        signatures = texts(request.common, SIGNATURES, SIGNATURE_BYTES)
+        listed = [str(name) for name in read(names, list, "names of nodes")]
+    for node in nodes:
+        with _refusing():
+            echo = _session(node).join(listed, publics, signatures)
+        yield {"echo": rows([echo])}
+
+
+@register("task", "secure_confirm", payload=lambda request, node: {}, protocol=True)
+def confirm_task(worker: Worker, nodes: Sequence[Node], request: Request) -> Iterator[Tensors]:
+    """Check that all have the same list. Takes `members [m]` and their `echoes [m, 64]`, yields nothing."""
+    with _refusing():
+        echoes, members = texts(request.common, ECHOES, SIGNATURE_BYTES), places(request.common, MEMBERS)
+    for node in nodes:
+        with _refusing():
+            _session(node).confirm(members, echoes)
+        yield {}
+
+
+# ------------------------------------------------------------------------------------------------ a sum
+def offer_payload(request: Request, node: str) -> Payload:
+    """Return what `secure_offer` yields: messages to the other members, and the form of the vector to come."""
+    members, relay = len(request.common[MEMBERS]), relay_of(str(request.options.get("relay", "")))
+    needed = 1 if relay is not None and relay.nodes == (node,) else threshold(members)
+    return {
+        "sealed": Entry("bytes", (members - 1, SEALED_BYTES)), "box": Entry("bytes", (1, None)),
+        "commitment": Entry("bytes", (1, KEY_BYTES)), "form": Entry("bytes", (1, None)),
+        "digests": Entry("bytes", (DIGESTS * members, DIGEST_BYTES)), "proof": Entry("bytes", (needed, SHARE_BYTES)),
+    }  # fmt: skip
+
+
+@register("task", "secure_offer", payload=offer_payload, protocol=True)
+def offer_task(
+    worker: Worker,
+    nodes: Sequence[Node],
+    request: Request,
+    *,
+    task: Annotated[str, Key("whose payloads are to be added")],
+    options: Annotated[str, Key("of that task, as a mapping in JSON")],
+    attempt: Annotated[int, Key("of the work itself, for the nodes' generators", ge=0)] = 0,
+    clip: Annotated[bool, Key("clip numbers that are out of range, and count them")] = False,
+    relay: Annotated[str, Key("who opens the sum, by what task with what options, as a list in JSON")] = "",
+) -> Iterator[Tensors]:
+    """Do the work of a task and keep what comes of it, for a sum of the members' results.
+
+    Whether the node may take part is looked at before it works. All must have been asked for the same, and told the
+    same of what becomes of the sum: their keys are bound to it, and tensors of a node's own are refused.
+
+    Takes what that task takes, and `members [n]`. Yields `sealed`, uint8 `[n - 1, 82]`, `digests [3 n, 16]`, `proof
+    [t, 33]`, `box`, `commitment` and `form`, uint8 all: see `fne.secure.protocol.Offer` and
+    `fne.federation.payloads.Form`.
+    """
+    tag, header = _tag(request, task), replace(request.header, attempt=attempt)
+    common = {name: value for name, value in request.common.items() if not name.startswith(PREFIX)}
+    with _refusing():
+        members, wanted = places(request.common, MEMBERS), read(options, dict, "options")
+        to = relay_of(relay)
+        receiver: int | None = None
+        made_up = [name for name in common if name.startswith(GIVEN)]
+        if made_up:
+            raise ProtocolError(f"the server sends {made_up[0]}: what is given comes of a sum")
+        for node in nodes:
+            check_asked(task, request.private.get(node.name, {}), to)
+            session = _session(node)
+            session.check(tag, members)
+            if to is not None:
+                receiver = session.receiver(header.seed, turn_of(to), to.nodes[0], members)
+    work = replace(request, header=header, task=task, options=wanted, common=common, relay=to)
+    asked = digest_of(work, clip=clip)
+    then = None if to is None else Request(header, to.task, to.nodes, options=to.options)
+    for node in nodes:  # what is wrong shows before there is work
+        with _refusing():
+            _check_parties(wanted, len(members), _session(node).count)
+            _session(node).work(tag, asked)
+        node.allow(work, enough(len(members)))
+        if then is not None:
+            node.allow(then)
+    for node, payload in zip(nodes, _done(worker, nodes, work), strict=True):
+        form, errand = Form.of(payload), None
+        if then is not None and receiver is not None:
+            errand = Errand(receiver, then, form, len(members), clip)
+        with _refusing():
+            try:
+                words = flatten(payload, len(members), clip=clip)
+            except OutOfRangeError as error:
+                raise ProtocolError(f"{error}; {_REMEDY.get(task, 'scale the data, or take secure = clip')}") from None
+            offer = _session(node).begin(tag, members, words, asked, errand)
+        told = {
+            "digests": offer.digests, "proof": offer.proof, "box": [offer.box], "commitment": [offer.commitment],
+            "form": [form.to_bytes()],
+        }  # fmt: skip
+        yield {"sealed": rows(offer.sealed)} | {name: rows(texts) for name, texts in told.items()}
+
+
+def deal_payload(request: Request, node: str) -> Payload:
+    """Return what `secure_deal` yields: a receipt for what each other participant dealt."""
+    return {"receipts": Entry("bytes", (len(request.common[MEMBERS]) - 1, DIGEST_BYTES))}
+
+
+@register("task", "secure_deal", payload=deal_payload, protocol=True)
+def deal_task(
+    worker: Worker,
+    nodes: Sequence[Node],
+    request: Request,
+    *,
+    task: Annotated[str, Key("whose payloads are added")],
+) -> Iterator[Tensors]:
+    """Take in the shares that the others dealt.
+
+    Takes `members [p]`, those whose offers arrived, and private `dealt [p - 1, 131]`, what is passed on of the others
+    of them. Yields `receipts`, uint8 `[p - 1, 16]`: zeros of a node whose message could not be read.
+    """
+    for node in nodes:
+        with _refusing():
+            session, members = _session(node), places(request.common, MEMBERS)
+            told = _dealt(session, request.private.get(node.name, {}), members)
+            receipts = session.dealt(_tag(request, task), members, told)
+        yield {"receipts": rows(receipts)}
+
+
+def vector_payload(request: Request, node: str) -> Payload:
+    """Return what `secure_vector` yields: a masked vector, and the mark of the sum that the vector is of."""
+    number = mark(_tag(request, str(request.options["task"])))
+    return {"vector": Entry("int", ("words",)), "mark": Entry("int", (1,), least=number, most=number)}
+
+
+@register("task", "secure_vector", payload=vector_payload, protocol=True)
+def vector_task(
+    worker: Worker,
+    nodes: Sequence[Node],
+    request: Request,
+    *,
+    task: Annotated[str, Key("whose payloads are added")],
+) -> Iterator[Tensors]:
+    """Send the vector under its masks.
+
+    Takes `members [p]`, those who are left. Yields `vector`, int64 `[words]`, and `mark`, int64 `[1]`, by which the
+    server knows which sum it is of.
+    """
+    for node in nodes:
+        with _refusing():
+            tag = _tag(request, task)
+            words = _session(node).masked(tag, places(request.common, MEMBERS))
+        yield {"vector": words_tensor(words), "mark": torch.tensor([mark(tag)])}
+
+
+def shares_payload(request: Request, node: str) -> Payload:
+    """Return what `secure_shares` yields: a share for each participant."""
+    return {"shares": Entry("bytes", (None, SHARE_BYTES))}
+
+
+@register("task", "secure_shares", payload=shares_payload, protocol=True)
+def shares_task(
+    worker: Worker,
+    nodes: Sequence[Node],
+    request: Request,
+    *,
+    task: Annotated[str, Key("whose payloads are added")],
+) -> Iterator[Tensors]:
+    """Help to open the sum.
+
+    Takes `members [s]`, those whose vectors arrived; a node that opens the sum, and was asked for no vector, takes
+    private `participants [p]`, as others do for `secure_vector`. Yields `shares`, uint8 `[p, 33]`, of a sum that a node
+    opens one fewer.
+    """
+    for node in nodes:
+        with _refusing():
+            session, tag, own = _session(node), _tag(request, task), request.private.get(node.name, {})
+            if own:
+                session.kept(tag, places(own, PARTICIPANTS))
+            shares = session.revealed(tag, places(request.common, MEMBERS))
+        yield {"shares": rows(shares)}
+
+
+@register("task", "secure_rest", payload=lambda request, node: {"masks": Entry("int", ("words",))}, protocol=True)
+def rest_task(
+    worker: Worker,
+    nodes: Sequence[Node],
+    request: Request,
+    *,
+    task: Annotated[str, Key("whose payloads are added")],
+) -> Iterator[Tensors]:
+    """Help to take masks off which no box gives. Takes `members [g]`, who is gone; yields `masks`, int64 `[words]`."""
+    for node in nodes:
+        with _refusing():
+            words = _session(node).rest(_tag(request, task), places(request.common, MEMBERS))
+        yield {"masks": words_tensor(words)}
+
+
+@register("task", "secure_receive", protocol=True)
+def receive_task(
+    worker: Worker,
+    nodes: Sequence[Node],
+    request: Request,
+    *,
+    task: Annotated[str, Key("whose payloads are added")],
+) -> Iterator[Tensors]:
+    """Open the sum and do with it what was said at the offer.
+
+    Takes `total`, int64 `[words]`, and private tensors for that task. Yields its payload, and `clipped`, int64 `[1]`,
+    where numbers are clipped.
+    """
+    for node in nodes:
+        own = request.private.get(node.name, {})
+        with _refusing():
+            odd = [name for name in own if name.startswith(OWN)]
+            if odd:
+                raise ProtocolError(f"the server sends {odd[0]}, which this node finds out by itself")
+            words, errand = _session(node).received(_tag(request, task), words_of(request.common, TOTAL))
+        total, clipped = unflatten(words, errand.form, errand.nodes)
+        given = {GIVEN + name: value for name, value in total.items()}
+        work = replace(errand.work, common=given, private={node.name: own})
+        for payload in _done(worker, [node], work):
+            yield {**payload, CLIPPED: torch.tensor([clipped])} if errand.clip else payload
+
+
+def _dealt(session: Session, own: Tensors, participants: Sequence[int]) -> dict[int, bytes]:
+    """Return what a node is passed on of each other participant."""
+    dealt = texts(own, DEALT, DEALT_BYTES)
+    others = [number for number in participants if number != session.number]
+    if len(others) != len(dealt):
+        raise ProtocolError(f"{len(dealt)} sealed messages from {len(others)} others")
+    return dict(zip(others, dealt, strict=True))
+
+
+def _done(worker: Worker, nodes: Sequence[Node], work: Request) -> Iterator[Tensors]:
+    """Yield the payloads of a task, one for each node; raises `RunError` where they are fewer or more."""
+    payloads = iter(task_of(work)(worker, nodes, work))
+    for _ in nodes:
+        payload = next(payloads, None)
+        if payload is None:
+            raise RunError(f"task {work.task!r} yields fewer payloads than it has nodes")
+        yield payload
+    if next(payloads, None) is not None:
+        raise RunError(f"task {work.task!r} yields more payloads than it has nodes")
+
+
+def check_asked(task: str, own: Tensors, relay: Relay | None) -> None:
+    """Raise `ProtocolError` for work whose sum is not for whom it would go to, or for tensors of a node's own."""
+    if task in ANSWERED or task in KEEPING:
+        raise ProtocolError(f"{task!r} is no work whose results can be added")
+    if task in WITHHELD and relay is None:
+        raise ProtocolError(f"{task!r} is added up for a node to open, and not for the server")
+    if relay is not None and relay.task not in KEEPING:
+        raise ProtocolError(f"{relay.task!r} is not known to keep to itself what it is given, as {', '.join(KEEPING)}")
+    if own:
+        raise ProtocolError(f"with secure sums all nodes are asked for the same: {min(own)!r} is for this one alone")
+
+
+def _check_parties(options: Mapping[str, Any], members: int, known: int) -> None:
+    """Raise `ProtocolError` where work is for a sum of another number of nodes: it is what decides what is too large.
+
+    It may be that of all nodes that were asked, of which some were left out.
+    """
+    parties = options.get("parties", members)
+    if not members <= parties <= known:
+        raise ProtocolError(f"work for a sum of {parties} nodes cannot be added up by {members} of {known}")
+
+
+def _tag(request: Request, task: str) -> Tag:
+    header = request.header
+    return Tag(header.run, header.step, header.attempt, task)
+
+
+def _session(node: Node) -> Session:
+    if node.secrets.session is None:
+        raise ProtocolError("this node has agreed on no keys in this process")
+    return node.secrets.session
+
+
+@contextlib.contextmanager
+def _refusing() -> Iterator[None]:
+    """Turn what the protocol forbids into a refusal, which is told as it stands."""
+    try:
+        yield
+    except ProtocolError as error:
+        raise RefusedError(str(error)) from None

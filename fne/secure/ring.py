@@ -1,0 +1,112 @@
+"""Numbers as whole words of the ring Z_2^64, in which masks cancel exactly: fixed point, and no silent wrap.
+
+A word is an unsigned 64-bit integer; addition wraps. A float x becomes round(x * 2^32), so a sum of n of them is off by
+at most n * 2^-33; a total S beyond 2^21 in size has more digits than a float64, which adds |S| * 2^-53 at most. All
+numbers of a sum of n nodes are at most (2^63 - 1) / n in size, which is checked before anything is masked: afterwards
+nobody could tell that a sum went round.
+
+Arrays of words are NumPy's uint64 `[n]`.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fne.core.hidden import ProtocolError
+from fne.privacy.keystream import Words
+
+BITS = 32
+"""After the binary point."""
+SCALE = float(2**BITS)
+
+
+class OutOfRangeError(ProtocolError):
+    """Raised for a float that is too large for a sum of so many nodes."""
+
+
+def largest(nodes: int) -> float:
+    """Return the largest size of a float that `nodes` nodes can add up."""
+    most = (2**63 - 1) // nodes
+    rounded = float(most)
+    return (rounded if int(rounded) <= most else math.nextafter(rounded, 0.0)) / SCALE
+
+
+def encode(values: NDArray[np.float64], nodes: int, what: str, *, clip: bool = False) -> tuple[Words, int]:
+    """Return floats as words, and how many were clipped.
+
+    Args:
+        values: finite, of any shape; -0.0 is 0.
+        nodes: that take part in the sum.
+        what: the values are, for the error.
+        clip: take the nearest number in range for one beyond, and count it.
+
+    Raises:
+        OutOfRangeError: a value is out of range, without `clip`; names the first by its index.
+        ProtocolError: one is not finite.
+    """
+    if not np.isfinite(values).all():
+        raise ProtocolError(f"{what}{_first(~np.isfinite(values))} is not finite")
+    most = largest(nodes)
+    beyond = np.abs(values) > most
+    if beyond.any():
+        if not clip:
+            raise OutOfRangeError(
+                f"{what}{_first(beyond)} is out of range: sums of {nodes} nodes take numbers up to {most:.3g} in size"
+            )
+        values = np.clip(values, -most, most)
+    whole = np.rint(values * SCALE).astype(np.int64)
+    return whole.reshape(-1).view(np.uint64), int(beyond.sum())
+
+
+def encode_whole(values: NDArray[np.int64], nodes: int, what: str) -> Words:
+    """Return integers as words, exactly; raises `ProtocolError` where `nodes` such numbers could go beyond 64 bits."""
+    most = (2**63 - 1) // nodes
+    beyond = (values > most) | (values < -most)
+    if beyond.any():
+        raise ProtocolError(f"{what}{_first(beyond)} is out of range: sums of {nodes} nodes take up to {most}")
+    return np.ascontiguousarray(values).reshape(-1).view(np.uint64)
+
+
+def decode(words: Words) -> NDArray[np.float64]:
+    """Return the floats that words stand for, rounded to float64 above 2^21 in size."""
+    return words.view(np.int64).astype(np.float64) / SCALE
+
+
+def decode_whole(words: Words) -> NDArray[np.int64]:
+    """Return the integers that words stand for."""
+    return words.view(np.int64)
+
+
+def _first(wrong: NDArray[np.bool_]) -> str:
+    return "[" + ", ".join(str(int(i)) for i in np.argwhere(wrong)[0]) + "]" if wrong.ndim else ""
+
+
+# ------------------------------------------------------------------------------------------------ counters
+def pack(counts: NDArray[np.uint64], nodes: int) -> Words:
+    """Return counters side by side in words, as many as fit where each can grow to `nodes`: they add without carry."""
+    width, per_word = _fields(nodes)
+    padded = np.zeros(-(-len(counts) // per_word) * per_word, dtype=np.uint64)
+    padded[: len(counts)] = counts
+    shifted: Words = padded.reshape(-1, per_word) << (np.arange(per_word, dtype=np.uint64) * width)
+    packed: Words = np.bitwise_or.reduce(shifted, axis=1)
+    return packed
+
+
+def unpack(words: Words, nodes: int, count: int) -> NDArray[np.uint64]:
+    """Return the `count` counters in words."""
+    width, per_word = _fields(nodes)
+    fields = words[:, None] >> (np.arange(per_word, dtype=np.uint64) * width)
+    return (fields & (np.uint64(1) << width) - np.uint64(1)).reshape(-1)[:count]
+
+
+def packed_size(count: int, nodes: int) -> int:
+    """Return the words that `count` counters take."""
+    return -(-count // _fields(nodes)[1])
+
+
+def _fields(nodes: int) -> tuple[np.uint64, int]:
+    width = nodes.bit_length()
+    return np.uint64(width), 64 // width

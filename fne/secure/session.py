@@ -1,0 +1,406 @@
+"""A node's half of secure sums: keys once a run; of each sum an offer, receipts, a masked vector, shares to open it.
+
+K. Bonawitz et al., "Practical secure aggregation for privacy-preserving machine learning", CCS 2017, with differences:
+
+- Keys are agreed once a run. What a node shares for the case that it drops out is not its private key, by which every
+  sum so far could be opened, but a key r that is drawn for this sum alone: it opens a box that holds the mask keys of
+  this sum. Box and shares come with the offer, and receipts for the shares, before anything is masked: so a node whose
+  shares do not fit is found while the sum can do without it (`fne.secure.dealing`, `fne.secure.conflicts`).
+- A node takes part in an exchange only once its values are there, so one whose work fails drops out before, not after.
+
+Of a sum, with m_ij of the keys that nodes i and j agreed on and b_i drawn by i:
+
+    v_i = x_i + b_i + sum_{j > i} m_ij - sum_{j < i} m_ij   (mod 2^64, each b and m a keystream)
+
+The server adds the v_i of those who sent theirs. Each of them then tells its share of b_j for every j that sent v_j,
+and its share of r_j for every j that did not: one or the other, once. `fne.secure.unmask` is the server's half.
+
+A sum may be for one of its nodes c in the server's place. Then c sends no vector, and nobody's box holds m_ic, so what
+the server gets is the sum of the others' v_i without all masks but those, which c takes off. For want of a vector, b_c
+is no mask: it goes whole to the other nodes, who add checks made with it, by which c knows what they sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from fne.core.hidden import Hidden, ProtocolError
+from fne.core.randomness import chosen_node
+from fne.privacy.keystream import Words
+from fne.secure import dealing, keys, protocol, shares
+from fne.secure.exchange import BEGUN, DEALT, MASKED, TOLD, Exchange, Link
+from fne.secure.keys import Agreement, Identity
+from fne.secure.protocol import (
+    CHECKS,
+    LEAST,
+    SEALED_BYTES,
+    Errand,
+    Offer,
+    Tag,
+    check_count,
+    check_receiver,
+    enough,
+    threshold,
+)
+
+MOST_WORK = 4
+"""Different works that a node begins for one step: one, and again where others asked for a snapshot or dropped out."""
+
+
+class Session(Hidden):
+    """What a node holds of a run's secure sums; a new one has new keys.
+
+    Members are numbers: places in the run's list of nodes, which is sorted by name.
+
+    Args:
+        name: of the node.
+        run: id of the run.
+        identity: the node's signing key.
+        pinned: public signing keys of all nodes that this one trusts to be who they are.
+        answered: the last step that the node has sent a vector of, by run and kind; the node keeps it for all its
+            sessions, of whatever runs.
+        tried: by run and kind, the last step whose work the node has begun, and digests of what it was asked there; it
+            is kept as `answered` is.
+    """
+
+    __slots__ = (
+        "_agreement", "_answered", "_begun", "_confirmed", "_exchange", "_identity", "_listed", "_names", "_pinned",
+        "_secrets", "_transcript", "_tried", "_turn", "name", "run",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        name: str,
+        run: str,
+        identity: Identity,
+        pinned: Mapping[str, bytes],
+        answered: dict[tuple[str, str], int],
+        tried: dict[tuple[str, str], tuple[int, set[bytes]]] | None = None,
+    ) -> None:
+        self.name, self.run = name, run
+        self._identity, self._pinned, self._agreement = identity, pinned, Agreement()
+        self._listed: dict[str, bytes] = {}
+        self._names: tuple[str, ...] = ()
+        self._transcript = b""
+        self._confirmed: frozenset[int] = frozenset()
+        self._secrets: dict[int, bytes] = {}
+        self._exchange: Exchange | None = None
+        self._begun = (-1, -1)
+        self._turn: tuple[int, int] | None = None
+        self._answered = answered
+        self._tried = {} if tried is None else tried
+
+    @property
+    def count(self) -> int:
+        """How many nodes are in the list."""
+        return len(self._names)
+
+    @property
+    def number(self) -> int:
+        """The node's place in the list; raises `ProtocolError` where it has taken in none yet."""
+        if not self._names:
+            raise ProtocolError("this node has taken in no list of keys yet")
+        return self._names.index(self.name)
+
+    # ------------------------------------------------------------------------------------------------ keys
+    def entry(self) -> tuple[bytes, bytes]:
+        """Return the node's public key, and its signature of it, the run and its name."""
+        public = self._agreement.public
+        return public, self._identity.sign(protocol.entry_text(self.run, self.name, public))
+
+    def join(self, names: Sequence[str], publics: Sequence[bytes], signatures: Sequence[bytes]) -> bytes:
+        """Take in the keys of all nodes, as the server relays them; returns a signed digest of that list.
+
+        Once a session: what was confirmed and agreed on is of that list.
+
+        Raises:
+            ProtocolError: a second list; a key or signature that is wrong, twice there, or not of a node that is
+                pinned.
+        """
+        if self._listed:
+            raise ProtocolError("this node has taken in a list of keys in this session: another takes a new session")
+        pinned = tuple(self._pinned.get(name, b"") for name in names)
+        protocol.check_list(self.run, tuple(names), tuple(publics), tuple(signatures), pinned)
+        listed = dict(zip(names, publics, strict=True))
+        if listed.get(self.name) != self._agreement.public:
+            raise ProtocolError(f"the list of keys has another one for {self.name} than it sent")
+        self._listed, self._names = listed, tuple(names)
+        self._transcript = protocol.transcript(self.run, names, publics)
+        return self._identity.sign(protocol.echo_text(self._transcript))
+
+    def confirm(self, members: Sequence[int], echoes: Sequence[bytes]) -> None:
+        """Check that these nodes have the same list; only with them does this one add up.
+
+        Raises:
+            ProtocolError: one of them has another list, and is named; there is no list yet, or these are not places in
+                it with an echo for each.
+        """
+        own, names = self.number, self._names
+        protocol.check_places(members, range(len(names)), own, "members")
+        if len(echoes) != len(members):
+            raise ProtocolError(f"{len(echoes)} digests of {len(members)} members")
+        signers = tuple((names[i], self._pinned[names[i]], e) for i, e in zip(members, echoes, strict=True))
+        protocol.check_echoes(self._transcript, signers)
+        self._confirmed = frozenset(members)
+
+    # ------------------------------------------------------------------------------------------------ a sum
+    def check(self, tag: Tag, members: Sequence[int]) -> None:
+        """Raise `ProtocolError` for a sum that was answered or begun before, or members too few or not confirmed."""
+        self._check_new(tag)
+        protocol.check_places(members, self._confirmed, self.number, f"{tag}: members")
+        check_count(len(members), LEAST, tag)
+
+    def work(self, tag: Tag, asked: bytes) -> None:
+        """Take in that work is begun for a sum, whether or not it comes to one.
+
+        Work that fails is told to the server, without a sum and its masks. So there is not much of it: else the server
+        could read a node's values by asking for ever other work and seeing when it fails.
+
+        Raises:
+            ProtocolError: too much other work was begun for the step, or this is an earlier one.
+        """
+        step, begun = self._tried.get((tag.run, tag.kind), (-1, set()))
+        if tag.step < step:
+            raise ProtocolError(f"this node has begun work for step {step} of {tag.kind}: {tag} is over")
+        begun = begun if tag.step == step else set()
+        if asked not in begun and len(begun) == MOST_WORK:
+            raise ProtocolError(f"this node has begun {MOST_WORK} different works for {tag}, and begins no further one")
+        self._tried[tag.run, tag.kind] = tag.step, begun | {asked}
+
+    def receiver(self, seed: int, turn: int, name: str, members: Sequence[int]) -> int:
+        """Return the place of the node that is to open a sum, as all of its members draw it.
+
+        Raises:
+            ProtocolError: this turn draws another one of them, or comes before one that was.
+        """
+        before = self._turn or (seed, 0)
+        if seed != before[0] or turn < before[1]:
+            raise ProtocolError(
+                f"turn {turn} of seed {seed} does not follow on turn {before[1]} of seed {before[0]}: those who open "
+                "sums are drawn by one seed, in turns that do not go back"
+            )
+        names = [self._names[i] for i in members]
+        drawn = chosen_node(seed, turn, names)
+        if name != drawn:
+            raise ProtocolError(f"turn {turn} draws {drawn} to open sums of {len(names)} nodes, and not {name}")
+        self._turn = seed, turn
+        return self._names.index(name)
+
+    def begin(
+        self, tag: Tag, members: Sequence[int], words: Words, work: bytes = b"", errand: Errand | None = None
+    ) -> Offer:
+        """Begin a sum with the node's vector; what another one left behind is forgotten.
+
+        Args:
+            tag: of the sum.
+            members: whom it is begun with.
+            words: the vector.
+            work: digest of what the node was asked; only nodes with the same can add up.
+            errand: what one of the nodes does with the sum, if it is not for the server.
+
+        Raises:
+            ProtocolError: see `check`.
+        """
+        self.check(tag, members)
+        own, receiver = self.number, None if errand is None else errand.receiver
+        check_receiver(receiver, members, tag, "members")
+        context = tag.context([self._names[i] for i in members])
+        bound = protocol.bound(context, work)
+        links = {other: self._link(other, bound) for other in members if other != own}
+        mask, opener = keys.fresh(), keys.fresh()
+        needed = 1 if own == receiver else threshold(len(members))
+        number = members.index(own) + 1
+        pairs, digests, proof = dealing.deal(context, number, (mask, opener), needed, len(members))
+        of_member = dict(zip(members, pairs, strict=True))
+        sealed = tuple(
+            keys.seal(link.out, b"".join(of_member[other]), protocol.seal_text(bound, self.name, self._names[other]))
+            for other, link in links.items()
+        )
+        masks = [links[other].mask for other in protocol.boxed(members, own, receiver)]
+        box = keys.seal(opener, b"".join(masks), context)
+        self._begun = (tag.step, tag.attempt)
+        self._exchange = Exchange(tag, members, context, bound, links, words, mask, {own: of_member[own]}, errand)
+        return Offer(sealed, box, protocol.commitment(context, mask), digests, proof)
+
+    def dealt(self, tag: Tag, participants: Sequence[int], told: Mapping[int, bytes]) -> list[bytes]:
+        """Take in the shares that the others dealt; returns the receipt for those of each other one, in order.
+
+        Of a message that is not its sender's there is no receipt, but zeros: the server knows whose shares are missing.
+
+        Args:
+            tag: of the sum that was begun.
+            participants: members whose offers arrived.
+            told: what is passed on of each other one, see `fne.secure.conflicts.passed_on`.
+
+        Raises:
+            ProtocolError: not the sum that was begun, or taken in before; too few participants.
+        """
+        exchange, own = self._at(tag, BEGUN), self.number
+        protocol.check_places(participants, exchange.members, own, "participants")
+        check_count(len(participants), enough(len(exchange.members)), tag)
+        check_receiver(exchange.receiver, participants, tag, "participants")
+        exchange.participants, exchange.stage = tuple(participants), DEALT
+        number = exchange.members.index(own) + 1
+        receipts = []
+        for other in participants:
+            if other == own:
+                continue
+            text, sender = told[other], self._names[other]
+            bound_to = protocol.seal_text(exchange.bound, sender, self.name)
+            try:
+                plain = keys.unseal(exchange.links[other].into, text[:SEALED_BYTES], bound_to, sender)
+            except ProtocolError:
+                receipts.append(bytes(dealing.DIGEST_BYTES))
+                continue
+            pair = exchange.shares[other] = (plain[: shares.SHARE_BYTES], plain[shares.SHARE_BYTES :])
+            point, challenge = text[SEALED_BYTES : -dealing.DIGEST_BYTES], text[-dealing.DIGEST_BYTES :]
+            dealer = exchange.members.index(other) + 1
+            receipts.append(dealing.receipt(exchange.context, dealer, number, pair, point, challenge))
+        return receipts
+
+    def masked(self, tag: Tag, participants: Sequence[int]) -> Words:
+        """Return the node's vector under its masks.
+
+        Args:
+            tag: of the sum whose shares were taken in.
+            participants: those of before who stay in the sum.
+
+        Raises:
+            ProtocolError: not that sum, or masked before; too few participants; or this node opens the sum, or has no
+                key of the checks.
+        """
+        exchange = self._goes_on(tag, participants, opens=False)
+        words = exchange.words
+        if exchange.receiver is not None:
+            words = np.concatenate([words, protocol.checks(exchange.check_key, exchange.nonce, words)])
+        exchange.size = len(words)
+        own_mask = protocol.own_mask(exchange.mask, exchange.nonce, len(words))
+        return exchange.pairs(self.number, participants, words + own_mask)
+
+    def kept(self, tag: Tag, participants: Sequence[int]) -> None:
+        """Take part in a sum that this node opens: its vector stays here. Arguments and errors are as of `masked`."""
+        self._goes_on(tag, participants, opens=True)
+
+    def _goes_on(self, tag: Tag, participants: Sequence[int], *, opens: bool) -> Exchange:
+        exchange, own = self._at(tag, DEALT), self.number
+        protocol.check_places(participants, exchange.participants, own, "participants")
+        check_count(len(participants), enough(len(exchange.members)), tag)
+        check_receiver(exchange.receiver, participants, tag, "participants")
+        if opens != (exchange.receiver == own):
+            raise ProtocolError(f"{tag}: this node {'does not open' if opens else 'opens'} it")
+        exchange.participants, exchange.stage = tuple(participants), MASKED
+        self._answered[tag.run, tag.kind] = tag.step
+        return exchange
+
+    def revealed(self, tag: Tag, survivors: Sequence[int]) -> list[bytes]:
+        """Return one share of each participant but a receiver: of b where it is a survivor, else of r.
+
+        Where there is none, because what was sealed could not be read, zeros stand. A node that does not open the sum
+        forgets all of it but the keys of its masks.
+
+        Args:
+            tag: of the sum that was masked.
+            survivors: participants whose vectors arrived, and a receiver.
+
+        Raises:
+            ProtocolError: not that sum, or answered before; too few survivors, or the receiver is not among them.
+        """
+        exchange = self._at(tag, MASKED)
+        protocol.check_places(survivors, exchange.participants, self.number, "survivors")
+        check_count(len(survivors), enough(len(exchange.members)), tag)
+        check_receiver(exchange.receiver, survivors, tag, "survivors")
+        there = set(survivors)
+        exchange.survivors, exchange.stage = tuple(survivors), TOLD
+        told = [other for other in exchange.participants if other != exchange.receiver]
+        nothing = (bytes(shares.SHARE_BYTES),) * 2
+        answer = [exchange.shares.get(other, nothing)[0 if other in there else 1] for other in told]
+        if exchange.receiver != self.number:
+            exchange.forget()
+        return answer
+
+    def rest(self, tag: Tag, gone: Sequence[int]) -> Words:
+        """Return the masks that this node shares with some that dropped out, under masks with the other survivors.
+
+        The server, which adds them up, so learns of them what the keys in the boxes of those nodes would have told it.
+        The sum is over for this node then.
+
+        Args:
+            tag: of the sum whose shares this node has told.
+            gone: participants that were no survivors then, in order.
+
+        Raises:
+            ProtocolError: not that sum, or told before; others than those; or this node opens the sum.
+        """
+        exchange, own = self._at(tag, TOLD), self.number
+        if exchange.receiver == own:
+            raise ProtocolError(f"{tag}: this node opens it")
+        dropped = set(exchange.participants) - set(exchange.survivors)
+        if not gone or list(gone) != sorted(set(gone)) or not set(gone) <= dropped:
+            raise ProtocolError(f"{tag}: nodes that are gone must be some of those that were said to be, in order")
+        self._exchange = None
+        masks = exchange.pairs(own, gone, np.zeros(exchange.size, dtype=np.uint64))
+        others = [node for node in exchange.survivors if node != exchange.receiver]
+        return exchange.pairs(
+            own, others, masks, protocol.nonce_of_rest(exchange.participants, exchange.survivors, gone)
+        )
+
+    def received(self, tag: Tag, total: Words) -> tuple[Words, Errand]:
+        """Return the sum of the survivors' vectors, and what was said at the offer that is to be done with it.
+
+        Args:
+            tag: of the sum, whose shares this node has told.
+            total: what the server has of the others, see `fne.secure.unmask.opened`.
+
+        Raises:
+            ProtocolError: not that sum, or opened before; or the total is not what the others sent.
+        """
+        exchange = self._at(tag, TOLD)
+        errand = exchange.errand
+        if errand is None or errand.receiver != self.number:
+            raise ProtocolError(f"{tag}: this node does not open it")
+        self._exchange = None
+        size = len(exchange.words) + CHECKS
+        if len(total) != size:
+            raise ProtocolError(f"{tag}: the server passes on {len(total)} words, must be {size}")
+        total = exchange.pairs(self.number, exchange.survivors, total)
+        words = total[:-CHECKS]
+        if not exchange.is_intact(words, total[-CHECKS:]):
+            raise ProtocolError(f"{tag}: the sum that the server passes on is not that of what the other nodes sent")
+        return words + exchange.words, errand
+
+    # ------------------------------------------------------------------------------------------------ checks
+    def _check_new(self, tag: Tag) -> None:
+        """Refuse a sum of a step that was answered, and an attempt that was begun."""
+        if tag.run != self.run or not self._confirmed:
+            raise ProtocolError(f"this node holds no keys for {tag} of run {tag.run!r}")
+        last = self._answered.get((tag.run, tag.kind), -1)
+        if tag.step <= last:
+            raise ProtocolError(
+                f"this node has answered {tag.kind} up to step {last}: a second answer to step "
+                f"{tag.step}, with other nodes, would show the difference"
+            )
+        if (tag.step, tag.attempt) <= self._begun:
+            raise ProtocolError(f"this node has begun {tag} or a later one before: keys are used once")
+
+    def _at(self, tag: Tag, stage: str) -> Exchange:
+        """Return the sum under way; each stage is passed once."""
+        exchange = self._exchange
+        if exchange is None or exchange.tag != tag:
+            under_way = "none" if exchange is None else str(exchange.tag)
+            raise ProtocolError(f"this node is asked for {tag}; under way is {under_way}")
+        if exchange.stage != stage:
+            raise ProtocolError(f"this node has {exchange.stage} {tag}, and what it is asked for comes at another time")
+        return exchange
+
+    def _link(self, other: int, bound: bytes) -> Link:
+        name = self._names[other]
+        if other not in self._secrets:
+            theirs = self._listed[name]
+            low, high = sorted((self._agreement.public, theirs))
+            info = protocol.VERSION + self._transcript + low + high
+            agreed = self._agreement.agree(theirs)
+            self._secrets[other] = keys.derived(agreed, salt=self.run.encode(), info=info)
+        mask, upward, downward = keys.expanded(self._secrets[other], bound, 3)
+        return Link(mask, upward, downward) if self.name < name else Link(mask, downward, upward)

@@ -1,0 +1,344 @@
+"""What finished runs are compared by: tables of summaries; and a table of who holds what."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+from rich.text import Text
+
+from fne.core.errors import FneError
+from fne.core.files import CHANGED, damaged, verified
+from fne.core.findings import FileReport
+from fne.watch.history import FILE as HISTORY
+
+FILE = "summary.json"
+Summary = dict[str, Any]
+Row = list[str]
+
+NUMBERS = (
+    "fold", "folds", "rounds", "steps", "evaluations", "accuracy_last", "accuracy_best", "accuracy_test",
+    "majority_test", "accuracy_test_subjects", "loss_last", "loss_test", "best_value", "bytes_down_per_node",
+    "bytes_up_per_node", "bytes_down_per_node_max", "bytes_up_per_node_max", "payload_down_per_node",
+    "payload_up_per_node", "payload_down_per_node_max", "payload_up_per_node_max", "catch_up_per_node",
+    "catch_up_per_node_max", "snapshots", "cpu_seconds", "cpu_seconds_total", "wall_seconds",
+)  # fmt: skip
+"""Fields of a summary that are numbers, or null where they have no meaning."""
+FIELDS = ("name", "method", "dataset", "split", "seed", *NUMBERS, "best_point", "model_sha256")
+NONE = "-"
+_HEADER = [
+    "run", "method", "data (split)", "seed", "test", "major-\nity", "best\nval.", "last\nval.", "rounds",
+    "evalu-\nations", "down\n/node", "up\n/node", "time\n(s)",
+]  # fmt: skip
+_DATA, _SEED = 2, 3
+_OF_SEARCHES = (
+    ("best_value", "best\nvalue", "best value: of the answer, after finals the mean of all nodes; smaller is better"),
+    ("front_size", "front", "front: distance of the published front to the true one (IGD), or how many points it has"),
+)  # fmt: skip
+"""Field of the summaries of searches, its column's title, and what is said below the table."""
+_CAPTION = (
+    "test: the returned model on the test part, looked at once; best val.: maximum over all rounds on validation, "
+    "the kind of figure that the FNE paper gives, optimistic"
+)
+_CHANCE = "; majority: chance, the accuracy on the test part of always answering its most frequent class"
+_BYTES = {
+    "down\npayload\nmean": "payload_down_per_node",
+    "down\npayload\nmax": "payload_down_per_node_max",
+    "down\nencoded\nmean": "bytes_down_per_node",
+    "down\nencoded\nmax": "bytes_down_per_node_max",
+    "of it\ncatch-up\nmean": "catch_up_per_node",
+    "snap-\nshots": "snapshots",
+    "up\npayload\nmean": "payload_up_per_node",
+    "up\npayload\nmax": "payload_up_per_node_max",
+    "up\nencoded\nmean": "bytes_up_per_node",
+    "up\nencoded\nmax": "bytes_up_per_node_max",
+}
+_BYTES_TITLE = "bytes a node over the run"
+_BYTES_CAPTION = (
+    "payload: tensors alone; encoded: with the heads of messages; mean over all nodes, and the node with the most; "
+    "runs that are not federated exchange nothing and are left out"
+)
+
+
+# ---------------------------------------------------------------------------------------------- summaries
+def read_summary(run_folder: Path) -> Summary:
+    """Return a finished run's `summary.json`, every one of `FIELDS` in it.
+
+    Raises:
+        FneError: there is none, or it is broken, or another file of what the run has yielded is.
+    """
+    path = Path(run_folder) / FILE
+    again = f"`fne train --resume {run_folder}` finishes the run and writes it"
+    try:
+        summary = json.loads(verified(path), parse_constant=lambda _: None)
+    except FileNotFoundError:
+        if not Path(run_folder).is_dir():
+            raise FneError(f"no run folder {run_folder}; give the folder that `fne train` named") from None
+        raise FneError(f"{run_folder} has no {FILE}: the run has not finished; {again}") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise FneError(f"{path} cannot be read ({error}); {again}") from None
+    for other in damaged(Path(run_folder)):
+        raise FneError(
+            f"{other} {CHANGED}; put the run's own file back, or let the last checkpoint give it again: "
+            f"fne train --resume {run_folder}{' --new-history' if other.name == HISTORY else ''}"
+        )
+    if not isinstance(summary, dict) or not isinstance(summary.get("method"), str):
+        raise FneError(f"{path} is not the summary of a run (it names no method); {again}")
+    summary = {**dict.fromkeys(FIELDS), "name": Path(run_folder).name, **summary}
+    for key in NUMBERS:
+        if not isinstance(summary[key], int | float | None):
+            raise FneError(f"{path}: {key} = {summary[key]!r} is not a number; {again}")
+    return summary
+
+
+def grouped(summaries: Sequence[Summary]) -> list[Summary]:
+    """Return one summary for the seeds and folds of one experiment under one name, in the order given.
+
+    Numbers become means; `n`, `seeds` and `folds_there` (those that occur), and `std` (sample standard deviations by
+    field, for n > 1) are added. A field that one run lacks, or text that differs, is null. Where a pair of seed and
+    fold occurs twice the runs are no independent samples: they stay apart.
+    """
+    groups: dict[tuple[Any, ...], list[Summary]] = {}
+    for summary in summaries:
+        key = tuple(summary.get(field) for field in ("name", "method", "dataset", "split", "folds", "experiment"))
+        groups.setdefault(key, []).append(summary)
+    result: list[Summary] = []
+    for runs in groups.values():
+        pairs = {(run.get("seed"), run.get("fold")) for run in runs}
+        if len(pairs) == len(runs):
+            result.append(_mean(runs))
+        else:
+            result += [_mean([run]) for run in runs]
+    return result
+
+
+def _mean(runs: Sequence[Summary]) -> Summary:
+    seeds, folds = (list(dict.fromkeys(run.get(key) for run in runs)) for key in ("seed", "fold"))
+    there = [fold for fold in folds if fold is not None]
+    accounts = [run["privacy"] for run in runs if run.get("privacy")]
+    mean = {**runs[0], "n": len(runs), "seeds": seeds, "folds_there": there, "std": {}, "accounts": accounts}
+    if len(runs) == 1:
+        return mean
+    for key in [key for key in runs[0] if key not in ("seed", "fold", "folds")]:
+        values = [run.get(key) for run in runs]
+        numbers = [value for value in map(number, values) if value is not None]
+        if len(numbers) == len(values):
+            mean[key], mean["std"][key] = statistics.mean(numbers), statistics.stdev(numbers)
+        elif any(value != values[0] for value in values):
+            mean[key] = None
+    mean["seed"] = seeds[0] if len(seeds) == 1 else None
+    mean["fold"] = folds[0] if len(folds) == 1 else None
+    return mean
+
+
+def split_of(summary: Summary) -> str:
+    """Return a summary's split with its folds: `subject, fold 0 of 5`; of a group `subject, 5 folds`."""
+    split, fold, folds = str(summary.get("split") or NONE), summary.get("fold"), summary.get("folds")
+    there = len(summary.get("folds_there", ()))
+    if folds is None:
+        return split
+    if fold is not None:
+        return f"{split}, fold {fold} of {folds}"
+    return f"{split}, {there} folds" if there == folds else f"{split}, {there} of {folds} folds"
+
+
+def _seed_of(summary: Summary) -> str:
+    n, seed, seeds, folds = (summary.get(key) for key in ("n", "seed", "seeds", "folds_there"))
+    if not n or n == 1:
+        return NONE if seed is None else str(seed)
+    s, f = len(seeds or ()), len(folds or ())
+    if s == 1 or f <= 1:
+        return f"n = {n}"
+    return f"n = {n} ({s} seeds {'x' if s * f == n else 'and'} {f} folds)"
+
+
+# ---------------------------------------------------------------------------------------------- tables
+def comparison_table(summaries: Sequence[Summary]) -> Table:
+    """Return a table of runs (from `read_summary`) or of groups of seeds and folds (from `grouped`).
+
+    Data set and seed stand in the title where all runs share them. Columns that are empty for all are left out.
+    """
+    rows = [_row(summary) for summary in summaries]
+    shared = [column for column in (_DATA, _SEED) if len({row[column] for row in rows}) == 1]
+    cells = [rows[0][column] for column in shared if rows[0][column] != NONE]
+    title = ", ".join(f"seed {cell}" if cell.isdigit() else cell for cell in cells)
+    chance = any(summary.get("majority_test") is not None for summary in summaries)
+    header, caption = _HEADER, _CAPTION + (_CHANCE if chance else "")
+    searches = all(summary.get("accuracy_test") is summary.get("loss_test") is None for summary in summaries)
+    for key, label, said in _OF_SEARCHES:
+        if searches and all(summary.get(key) is not None for summary in summaries):
+            header = ["problem" if cell.startswith("data") else label if cell == "test" else cell for cell in _HEADER]
+            caption = said
+    return _table(*_without(shared, header, rows), 2 if _DATA in shared else 3, title, caption)
+
+
+def markdown_table(summaries: Sequence[Summary], *, processor_time: bool = False) -> str:
+    """Return `comparison_table` as Markdown, with seconds of the processor instead of the clock if asked for."""
+    header = [*_HEADER[:-1], "CPU (s)"] if processor_time else _HEADER
+    return _markdown(header, [_row(summary, processor_time) for summary in summaries], _DATA + 1)
+
+
+def federated(summaries: Sequence[Summary]) -> list[Summary]:
+    """Return those that have bytes a node."""
+    return [summary for summary in summaries if summary.get("bytes_down_per_node") is not None]
+
+
+def bytes_table(summaries: Sequence[Summary]) -> Table:
+    """Return a table of what a node received and sent over the run, a row for each federated run or group."""
+    header, rows = _without([], ["run", *_BYTES], _bytes_rows(summaries))
+    return _table(header, rows, 1, _BYTES_TITLE, _BYTES_CAPTION)
+
+
+def markdown_bytes(summaries: Sequence[Summary]) -> str:
+    """Return `bytes_table` as Markdown, columns without a value too."""
+    return _markdown(["run", *_BYTES], _bytes_rows(summaries), 1)
+
+
+def _bytes_rows(summaries: Sequence[Summary]) -> list[Row]:
+    def show(key: str) -> Callable[[float], str]:
+        return _count if key == "snapshots" else human_bytes
+
+    runs = federated(summaries)
+    return [[_name(run), *(_cell(run, key, show(key)) for key in _BYTES.values())] for run in runs]
+
+
+def _without(columns: Sequence[int], header: Row, rows: Sequence[Row]) -> tuple[Row, list[Row]]:
+    """Return header and rows without these columns and without those that are empty for all."""
+    empty = [column for column, cells in enumerate(zip(*rows, strict=True)) if set(cells) == {NONE}]
+    header, *left = (
+        [cell for column, cell in enumerate(row) if column not in (*columns, *empty)] for row in (header, *rows)
+    )
+    return header, left
+
+
+def _markdown(header: Row, rows: Sequence[Row], names: int) -> str:
+    """Return a table in Markdown, its first `names` columns flush left."""
+    titles = [title.replace("-\n", "").replace("\n/", "/").replace("\n", " ") for title in header]
+    rule = ["---" if column < names else "---:" for column in range(len(header))]
+    escaped = [[cell.replace("|", r"\|") for cell in row] for row in rows]
+    return "".join(f"| {' | '.join(row)} |\n" for row in (titles, rule, *escaped))
+
+
+def _table(header: Row, rows: Sequence[Row], names: int, title: str = "", caption: str = "") -> Table:
+    """Return a table, its first `names` columns flush left; a narrow terminal folds cells, cuts none."""
+    table = Table(
+        title=Text(title) if title else None,
+        caption=Text(caption) if caption else None,
+        caption_justify="left",
+        box=SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+        collapse_padding=True,
+    )
+    for column, name in enumerate(header):
+        table.add_column(Text(name), justify="left" if column < names else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))  # names may hold brackets, which rich takes for markup
+    return table
+
+
+def _name(summary: Summary) -> str:
+    return str(summary.get("name") or NONE)
+
+
+def _cell(summary: Summary, key: str, show: Callable[[float], str], unit: str = "") -> str:
+    value, std = summary.get(key), summary.get("std", {}).get(key)
+    if value is None:
+        return NONE
+    return (f"{show(value)} ± {show(std)}" if std else show(value)) + unit
+
+
+def _row(summary: Summary, processor_time: bool = False) -> Row:
+    def percent(key: str) -> str:
+        return _cell(summary, key, lambda x: f"{100 * x:.1f}", " %")
+
+    def significant(key: str, unit: str = "") -> str:
+        return _cell(summary, key, lambda x: f"{x:.4g}", unit)
+
+    if summary.get("accuracy_test") is not None:
+        test = percent("accuracy_test")
+    elif summary.get("loss_test") is not None:
+        test = significant("loss_test", " loss")
+    elif summary.get("igd") is not None:
+        test = significant("igd", " IGD")
+    elif summary.get("front_size") is not None:
+        test = significant("front_size", " points")
+    else:
+        test = significant("best_value")
+    return [
+        _name(summary),
+        str(summary.get("method") or NONE),
+        f"{summary.get('dataset') or NONE} ({split_of(summary)})",
+        _seed_of(summary),
+        test,
+        percent("majority_test"),
+        percent("accuracy_best"),
+        percent("accuracy_last"),
+        _cell(summary, "rounds", _count),
+        _cell(summary, "evaluations", _count),
+        _cell(summary, "bytes_down_per_node", human_bytes),
+        _cell(summary, "bytes_up_per_node", human_bytes),
+        _cell(summary, "cpu_seconds" if processor_time else "wall_seconds", lambda x: f"{x:.1f}"),
+    ]
+
+
+def _count(value: float) -> str:
+    return f"{value:.0f}" if value == int(value) else f"{value:.1f}"
+
+
+def human_bytes(value: float) -> str:
+    """Return bytes to three digits in decimal units: `999 B`, `1.23 MB`."""
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if value < 999.5 or unit == "TB":
+            break
+        value /= 1000
+    return f"{value:.0f} {unit}" if value >= 100 else f"{value:.3g} {unit}"
+
+
+def partition_table(counts: Sequence[Sequence[int]], node_names: Sequence[str], class_names: Sequence[str]) -> Table:
+    """Return samples per node and class (`counts[K][C]`, C = 1 for regression) with totals.
+
+    Above 12 classes each node is summed up: how many classes it holds, and its largest.
+    """
+    sums = [sum(column) for column in zip(*counts, strict=True)]
+    names, lines = [*node_names, "all"], [*counts, sums]
+    if len(class_names) == 1:
+        header, rows = ["node"], [[name] for name in names]
+    elif len(class_names) <= 12:
+        header = ["node", *class_names]
+        rows = [[name, *map(str, line)] for name, line in zip(names, lines, strict=True)]
+    else:
+        header, rows = ["node", "classes", "largest class"], []
+        for name, line in zip(names, lines, strict=True):
+            most = max(range(len(line)), key=line.__getitem__)
+            rows.append([name, str(sum(c > 0 for c in line)), f"{class_names[most]}: {line[most]}"])
+    return _table([*header, "samples"], [[*r, str(sum(c))] for r, c in zip(rows, lines, strict=True)], names=1)
+
+
+def files_table(files: Sequence[FileReport]) -> Table:
+    """Return what is known of each file: whose it is, how it was recorded, its windows by class, and its verdict."""
+    header = ["file", "subject", "channels", "rate (Hz)", "windows by class", "seconds", "verdict", "problems"]
+    rows = [
+        [
+            report.file,
+            report.subject,
+            str(report.channels or "-"),
+            f"{report.rate:g}" if report.rate else "-",
+            ", ".join(f"{name} {count}" for name, count in report.events.items()) or "-",
+            f"{report.seconds:.1f}" if report.seconds else "-",
+            report.verdict,
+            ", ".join(dict.fromkeys(f.kind for f in report.findings if f.action != "noted")) or "-",
+        ]
+        for report in files
+    ]
+    return _table(header, rows, names=2)
+
+
+def number(value: Any) -> float | None:
+    """Return a number, or `None` for anything else."""
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
