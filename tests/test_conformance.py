@@ -34,7 +34,7 @@ STRATEGIES, MODELS, DATA, ENGINES, PARTITIONS = (
     for kind in ("strategy", "model", "data", "engine", "partition")
 )
 STRATEGIES = [name for name in STRATEGIES if entry("strategy", name).task == "LearningTask"]
-"""Those that search a problem are held to their contract in test_searches.py."""
+"""Those that search a problem are held to their contract in tests/search/test_searches.py."""
 SHAPES = ((1, 28, 28), (3, 32, 32), (64, 240), (13,))
 """Tried in turn for a model."""
 SMALL: dict[str, dict[str, Any]] = {"vgg": {"blocks": [[8], [8]], "groups": 4}, "mlp": {"hidden": [16]}}

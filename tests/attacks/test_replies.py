@@ -1,6 +1,6 @@
 """Attacks of a node by its replies: what the node answers must neither end the run for the others nor be believed.
 
-tests/test_payloads.py has the replies of another form.
+tests/federation/test_payloads.py has the replies of another form.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ def _folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monkey
     """Work in a folder of one's own, which holds `mine.py` and `full.yaml`."""
     for name in ("_plugin_entries", "_plugin_files"):
         monkeypatch.setattr(registry, name, {})
-    folder = shutil.copytree(Path(__file__).parent / "plugins", tmp_path_factory.mktemp("config") / "plugins")
+    folder = shutil.copytree(Path(__file__).parents[1] / "plugins", tmp_path_factory.mktemp("config") / "plugins")
     monkeypatch.chdir(folder)
 
 

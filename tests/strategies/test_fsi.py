@@ -36,7 +36,7 @@ from fne.run.train import train
 from fne.watch.history import read_history
 
 Build = Callable[..., SimpleNamespace]
-SCRIPT = Path(__file__).parents[1] / "benchmarks" / "fsi.py"
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "fsi.py"
 
 
 def housing(rounds: int, *words: str, data: str = "data.standardise=true") -> Experiment:

@@ -207,7 +207,7 @@ def test_other_things_that_are_refused() -> None:
 
 
 # ------------------------------------------------------------------------------------------------ real runs
-PLUGIN = Path(__file__).parent / "plugins" / "odd_arrays.py"
+PLUGIN = Path(__file__).parents[1] / "plugins" / "odd_arrays.py"
 
 
 @pytest.fixture

@@ -204,7 +204,7 @@ def test_a_node_that_is_chosen_again_can_subtract_sums_and_the_documentation_say
     found = after[1] - features(after[0]) @ known
     truth = (models[1].predict(after[0][None]) - models[0].predict(after[0][None]))[0]
     assert float(np.corrcoef(found.flatten(), truth.flatten())[0, 1]) > 0.999
-    page = (Path(__file__).parents[1] / "docs" / "fdd_ea_dh.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "fdd_ea_dh.md").read_text()
     assert "chosen again can subtract" in page
 
 

@@ -22,7 +22,7 @@ from fne.search.value_search import Archive
 from fne.watch.totals import Totals
 
 NAN, INF = math.nan, math.inf
-PLUGIN = Path(__file__).parent / "plugins" / "broken_model.py"
+PLUGIN = Path(__file__).parents[1] / "plugins" / "broken_model.py"
 
 
 # ------------------------------------------------------------------------------------------------ answers

@@ -20,7 +20,7 @@ from fne.core.errors import FneError, StrategyWarning
 from fne.core.types import Strategy
 from fne.optimizer import Optimizer
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PLUGIN = '''
 """A strategy with an attribute that the test names."""
 from typing import Annotated

@@ -23,7 +23,7 @@ from fne.search.release import ReleaseWarning
 from fne.watch.history import read_history
 
 Array = NDArray[np.float64]
-ODD = Path(__file__).parent / "plugins" / "odd_problem.py"
+ODD = Path(__file__).parents[1] / "plugins" / "odd_problem.py"
 
 
 def config(problem: dict[str, Any] | None = None, **strategy: Any) -> dict[str, Any]:

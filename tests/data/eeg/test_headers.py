@@ -543,7 +543,7 @@ def write_eeglab(eeg: Any, references: Any, events: Sequence[tuple[int, str]]) -
 def test_the_extra_has_the_packages_that_the_message_names() -> None:
     import tomllib
 
-    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
     assert [re.match(r"\w+", line)[0] for line in extras["eeglab"]] == ["pymatreader", "h5py"]  # type: ignore[index]
     assert any(re.search(r"\[.*\beeglab\b.*\]", line) for line in extras["test"])

@@ -23,7 +23,7 @@ from fne.core.errors import DataError, DataWarning
 from fne.core.findings import FileReport, Finding
 from fne.data.eeg.layout import find
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[3]
 DATA = os.environ.get("FNE_DATA")
 FOLDER = Path(DATA or "") / "eeg_files"
 pytestmark = pytest.mark.skipif(

@@ -842,7 +842,7 @@ def test_two_methods_at_equal_rounds_and_bytes(tmp_path: Path) -> None:
     run_folder(tmp_path, "a-s3", steps=9, changed=every_third)  # 60 bytes a step; validated: 75 %, 6/7, 90 %
     run_folder(tmp_path, "b-s3", steps=6, changed=dear)
     run_folder(tmp_path, "c-s3", changed=lambda step: {"bytes_down_per_node": None})
-    command = [sys.executable, str(Path(__file__).parents[1] / "benchmarks" / "equal.py"), "--seeds", "3"]
+    command = [sys.executable, str(Path(__file__).parents[2] / "benchmarks" / "equal.py"), "--seeds", "3"]
     done = subprocess.run([*command, "a", "b"], cwd=tmp_path, check=True, capture_output=True, text=True, timeout=60)
     assert done.stdout.splitlines() == [
         "| equal | run | rounds | bytes a node | validation | best so far |",

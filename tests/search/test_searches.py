@@ -29,7 +29,7 @@ PROBLEMS = [
     for name, found in catalogue("problem").items()
     if not (found.module.startswith("fne_plugin_") or name in ("callable", "command"))
 ]
-"""Test functions; a user's own are in test_own_problems.py."""
+"""Test functions; a user's own are in tests/problems/test_own_problems.py."""
 NUMBERED = {"dtlz": {"number": 2}, "wfg": {"number": 4}}
 """Problems of which there are several, with what says which."""
 SMALL = {"population": 8, "generations": 4, "rounds": 5, "evaluations": 5, "refit_every": 3}
@@ -128,7 +128,7 @@ def test_runs_side_by_side_are_the_runs_of_their_seeds(name: str, tmp_path: Path
 
 @pytest.mark.parametrize("name", SEARCHES)
 def test_search_with_integers_a_single_variable_and_failures(name: str, tmp_path: Path) -> None:
-    plugin = Path(__file__).parent / "plugins" / "odd_problem.py"
+    plugin = Path(__file__).parents[1] / "plugins" / "odd_problem.py"
     config = settings(name, problem={"name": "odd", "nodes": 2}, plugins=[str(plugin)])
     summary = train(config, out=tmp_path / "run")
     assert isinstance(summary["best_point"]["n"], int)

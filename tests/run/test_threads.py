@@ -164,7 +164,7 @@ def test_dropout_that_a_backward_pass_repeats_is_refused(reentrant: bool) -> Non
 
 
 # ------------------------------------------------------------------------------------------------ trainings
-DROPPING = str(Path(__file__).parent / "plugins" / "dropping.py")
+DROPPING = str(Path(__file__).parents[1] / "plugins" / "dropping.py")
 TOY = {"data": {"name": "toy", "nodes": 3}, "model": {"name": "mlp", "hidden": [6]}}
 EEG = {
     "data": {"name": "toy", "problem": "eeg", "times": 64, "samples": 300, "nodes": 2},

@@ -769,7 +769,7 @@ def test_bytes_of_a_run_are_the_sums_of_its_steps(words: tuple[str, ...], tmp_pa
     ],
 )  # fmt: skip
 def test_train_py_finds_the_command(arguments: str, command: str) -> None:
-    script = runpy.run_path(str(Path(__file__).parents[1] / "train.py"))
+    script = runpy.run_path(str(Path(__file__).parents[2] / "train.py"))
     assert script["with_command"](arguments.split()) == [*command.split(), *arguments.split()]
 
 
