@@ -15,7 +15,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from fne.config.registry import load
-from fne.core.types import Header, Samples
+from fne.core.dataset import Samples
+from fne.core.messages import Header
 from fne.evolution.evaluate import Evaluator, Plan
 from fne.federation.node import Node, Secrets, Worker
 from fne.learning.local_training import descend_together

@@ -20,8 +20,8 @@ from typing import Any
 
 from fne.config import yaml_text as yamltext
 from fne.config.registry import load
+from fne.core.dataset import FileReport, Finding
 from fne.core.errors import DataError, DataWarning
-from fne.core.findings import FileReport, Finding
 
 HANDS = {"T0": "rest", "T1": "left", "T2": "right"}
 OK: dict[str, dict[str, Any]] = {

@@ -36,7 +36,7 @@ from typing import Any
 import torch
 
 from fne.config.load import load_config
-from fne.core.types import Header, Request, Round
+from fne.core.messages import Header, Request, Round
 from fne.engines.local import LocalEngine
 from fne.evolution.indicators import igd, non_dominated
 from fne.federation import wire

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from fne.config.load import load_config
 from fne.core.files import write_atomically
-from fne.core.types import Header, Request
+from fne.core.messages import Header, Request
 from fne.engines.local import LocalEngine
 from fne.evolution import reduction
 from fne.evolution.losses import NO_ANSWER, answers

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from fne.config.registry import register
-from fne.core.types import Request, Tensors
+from fne.core.messages import Request, Tensors
 from fne.federation.node import Node, Worker
 
 

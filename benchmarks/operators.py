@@ -19,8 +19,8 @@ import torch
 from timing import milliseconds
 
 from fne.config import registry
+from fne.core.dataset import Samples
 from fne.core.randomness import generator, seeded_initialisation
-from fne.core.types import Samples
 from fne.evolution.evaluate import Evaluator, resolve_plan
 from fne.evolution.genome import Layout
 from fne.evolution.population import Crossover, Mutation, Population, Variation

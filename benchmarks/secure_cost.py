@@ -17,7 +17,8 @@ from pathlib import Path
 import torch
 
 from fne.config import registry
-from fne.core.types import Header, Request, Round, Samples
+from fne.core.dataset import Samples
+from fne.core.messages import Header, Request, Round
 from fne.engines.local import LocalEngine
 from fne.federation.node import Node, Secrets, Worker
 from fne.secure.engine import SecureEngine

@@ -8,8 +8,10 @@ from typing import Annotated, Any
 import torch
 
 from fne.config.registry import Key, register
-from fne.core.types import Header, LearningTask, Metrics, Request, Result, Round, Scalar, Tensors
+from fne.core.contracts import Metrics, Result
+from fne.core.messages import Header, Request, Round, Scalar, Tensors
 from fne.federation.node import Node, Worker
+from fne.learning.task import LearningTask
 
 
 @register("task", "nothing")

@@ -22,8 +22,8 @@ from run import numbers
 from torch import nn
 
 from fne.config.registry import load
-from fne.core.types import LearningTask
 from fne.evolution.genome import Layout
+from fne.learning.task import LearningTask
 from fne.strategies import sep_cma, snes
 
 VARIABLES, TARGET, MOST = 20, 1e-6, 20_000

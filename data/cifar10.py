@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fne.config.registry import Key, register
+from fne.core.dataset import Dataset, Samples
 from fne.core.errors import DataError, SettingError
 from fne.core.randomness import generator
-from fne.core.types import Dataset, Samples
 from fne.data.sources import check_dataset, fetch, locate, stratified_split, training_size
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")

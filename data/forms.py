@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fne.core.dataset import Dataset, Samples
 from fne.core.errors import DataError, shown
-from fne.core.types import Dataset, Samples
 
 _EXACT = 2**24
 """Largest magnitude up to which float32 holds every integer."""
@@ -40,7 +40,7 @@ def in_form(dataset: Dataset) -> Dataset:
     """
     if not isinstance(dataset, Dataset):
         raise DataError(
-            f"data.name: the data set is a {type(dataset).__name__}; its function must return fne.core.types.Dataset"
+            f"data.name: the data set is a {type(dataset).__name__}; its function must return fne.core.dataset.Dataset"
         )
     classes = _class_names(dataset.name, dataset.classes)
     parts: dict[str, Samples] = {}
@@ -48,7 +48,7 @@ def in_form(dataset: Dataset) -> Dataset:
         name, given = f"{dataset.name}, {title} part", getattr(dataset, key)
         if not isinstance(given, Samples):
             raise DataError(
-                f"{name}: it is a {type(given).__name__}; it must be fne.core.types.Samples(inputs, targets)"
+                f"{name}: it is a {type(given).__name__}; it must be fne.core.dataset.Samples(inputs, targets)"
             )
         part = _samples(name, given, labels=classes is not None)
         train = parts.get("train", part)

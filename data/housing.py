@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fne.config.registry import Key, register
+from fne.core.dataset import Dataset, Samples
 from fne.core.errors import DataError, SettingError
 from fne.core.randomness import generator
-from fne.core.types import Dataset, Samples
 from fne.data.sources import check_dataset, locate, training_size
 
 _ROWS, _TRAIN = 506, 404

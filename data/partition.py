@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fne.config.registry import Key, load, register
+from fne.core.dataset import Dataset, Samples
 from fne.core.errors import DataError, SettingError
 from fne.core.randomness import generator
-from fne.core.types import Dataset, Samples
 from fne.data.sources import renumbered
 
 DRAWS = 1000

@@ -20,8 +20,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fne.core.dataset import Dataset
 from fne.core.errors import DataError, SettingError
-from fne.core.types import Dataset
 from fne.data.forms import check_finite, in_form
 
 

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from fne.config.registry import Key, register
+from fne.core.dataset import Dataset, Samples
 from fne.core.errors import SettingError
 from fne.core.randomness import generator
-from fne.core.types import Dataset, Samples
 from fne.data.sources import check_dataset, stratified_split, training_size
 
 RATE = 128.0

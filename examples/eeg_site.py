@@ -8,8 +8,8 @@ import torch
 
 from fne import Key, register
 from fne.config import registry
+from fne.core.dataset import Dataset, Samples
 from fne.core.errors import SettingError
-from fne.core.types import Dataset, Samples
 
 
 @register("data", "of_site")

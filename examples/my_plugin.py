@@ -13,11 +13,14 @@ import torch
 from torch import Tensor, nn
 
 from fne.config.registry import Key, register
+from fne.core.contracts import Metrics, Result
+from fne.core.dataset import Dataset, Samples
+from fne.core.messages import Header, Request, Round
 from fne.core.randomness import derive_seed, generator
-from fne.core.types import Dataset, Header, LearningTask, Metrics, Request, Result, Round, Samples
 from fne.data.sources import check_dataset
 from fne.evolution.operators import order
 from fne.evolution.population import cleaned
+from fne.learning.task import LearningTask
 
 
 @register("data", "rings")

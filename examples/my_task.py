@@ -12,10 +12,12 @@ import torch
 from torch import Tensor
 
 from fne.config.registry import Key, register
+from fne.core.contracts import Metrics, Result
+from fne.core.messages import Header, Request, Round, Tensors
 from fne.core.randomness import derive_seed, generator
-from fne.core.types import Header, LearningTask, Metrics, Request, Result, Round, Tensors
 from fne.federation.node import Node, Worker, payload_of
 from fne.federation.payloads import COUNT, Entry, Payload
+from fne.learning.task import LearningTask
 
 
 def vote_payload(request: Request, node: str) -> Payload:

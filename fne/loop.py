@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fne.core.types import Callback, Engine, Metrics, Result, Round, Strategy
+    from fne.core.contracts import Callback, Engine, Metrics, Result, Strategy
+    from fne.core.messages import Round
 
 
 def run(strategy: Strategy, engine: Engine, *, callbacks: Sequence[Callback] = ()) -> Result:

@@ -25,7 +25,7 @@ from fne.config import registry
 from fne.config.members import member, new_strategy
 from fne.config.settings import check
 from fne.core.errors import ConfigError, FneError, SettingError
-from fne.core.types import Request
+from fne.core.messages import Request
 from fne.data.partition import node_names
 from fne.engines.local import LocalEngine
 from fne.problems.objective import Objective

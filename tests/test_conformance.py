@@ -14,9 +14,11 @@ from torch import Tensor, nn
 
 from fne.config.load import list_bundled, load_config
 from fne.config.registry import catalogue, entry, load, settings_model
+from fne.core.contracts import Engine, Strategy
+from fne.core.dataset import Dataset, Samples
 from fne.core.errors import DataError, DataWarning, RunError, SettingError
+from fne.core.messages import AGGREGATE, Request, Status
 from fne.core.randomness import generator, seeded_initialisation
-from fne.core.types import AGGREGATE, Dataset, Engine, Request, Samples, Status, Strategy
 from fne.data.partition import deal, describe
 from fne.evolution.evaluate import PATHS, Evaluator, Plan
 from fne.evolution.genome import Layout

@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fne.core.dataset import Finding
 from fne.core.errors import DataWarning
 from fne.core.files import write_atomically
-from fne.core.findings import Finding
 from fne.data import sources
 from fne.data.eeg.recording import Header, Processing, Source, Windows
 

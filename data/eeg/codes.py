@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 from numpy.typing import NDArray
 
-from fne.core.findings import Finding
+from fne.core.dataset import Finding
 from fne.data.eeg.quality import some
 
 

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from fne.core.dataset import Finding
 from fne.core.errors import DataError, did_you_mean
-from fne.core.findings import Finding
 from fne.data.eeg.quality import some
 from fne.data.eeg.recording import Header, same_rate
 

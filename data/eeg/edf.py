@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from fne.core.findings import FileError
+from fne.core.dataset import FileError
 from fne.data.eeg.layout import extension, first_bytes
 from fne.data.eeg.quality import LEAVE_OUT, refuse
 from fne.data.eeg.transfer import rewritten

@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Callable
 from pathlib import Path
 
-from fne.core.findings import Finding
+from fne.core.dataset import Finding
 from fne.data.eeg.layout import BINARY, FOLDERS, FORMATS, SHARED, extension, first_bytes, header_links, next_part
 from fne.data.eeg.recording import Source
 

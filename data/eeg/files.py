@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from fne.config.registry import Key, register
+from fne.core.dataset import Dataset, FilesError, Finding
 from fne.core.errors import DataError, DataWarning, SettingError
-from fne.core.findings import FilesError, Finding
-from fne.core.types import Dataset
 from fne.data.eeg.cache import Store, folder
 from fne.data.eeg.layout import find
 from fne.data.eeg.open import common_name

@@ -12,7 +12,7 @@ from itertools import pairwise, product
 import numpy as np
 from numpy.typing import NDArray
 
-from fne.core.findings import Finding
+from fne.core.dataset import Finding
 from fne.data.eeg.open import listening
 from fne.data.eeg.quality import refuse
 from fne.data.eeg.recording import Processing, Source

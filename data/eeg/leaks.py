@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fne.core.findings import Action, Finding
+from fne.core.dataset import Action, Finding
 from fne.data.eeg.quality import some
 
 _PLACES = 16

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fne.core.findings import Finding
+from fne.core.dataset import Finding
 from fne.data.eeg.edf import EdfHeader, edf_header
 from fne.data.eeg.gdf import gdf_header
 from fne.data.eeg.layout import BINARY, extension, header_links

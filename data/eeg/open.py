@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from fne.core.findings import FileError, Finding
+from fne.core.dataset import FileError, Finding
 from fne.core.quiet import own_filters
 from fne.data.eeg.codes import code_events
 from fne.data.eeg.edf import edf_header

@@ -11,7 +11,7 @@ from typing import NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from fne.core.findings import FileError, Finding
+from fne.core.dataset import FileError, Finding
 from fne.data.eeg.recording import Processing
 
 LEAST, MOST = 0.1, 1000.0

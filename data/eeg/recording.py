@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fne.core.findings import Finding
+from fne.core.dataset import Finding
 
 _SAME = 1e-4
 """Relative difference of equal sampling rates: formats keep them as float32, in whole microseconds or as text."""

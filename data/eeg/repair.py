@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fne.core.findings import Finding
+from fne.core.dataset import Finding
 from fne.data.eeg.open import montage
 from fne.data.eeg.quality import broken_channels, check_channels, check_scale, level, refuse, some, strength
 from fne.data.eeg.recording import Processing

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from fne.core.dataset import FileError, Finding
 from fne.core.errors import did_you_mean
-from fne.core.findings import FileError, Finding
 from fne.data.eeg.faults import explain
 from fne.data.eeg.filters import (
     Values,

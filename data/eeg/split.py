@@ -13,10 +13,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fne.core.dataset import Finding, Samples
 from fne.core.errors import DataError, SettingError
-from fne.core.findings import Finding
 from fne.core.randomness import generator
-from fne.core.types import Samples
 from fne.data.eeg.leaks import lacking, one_class, shared, unrepeated
 from fne.data.eeg.quality import some
 from fne.data.eeg.recording import Source

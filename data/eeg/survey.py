@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import track
 
+from fne.core.dataset import FileError, FileReport, Finding
 from fne.core.errors import DataError
-from fne.core.findings import FileError, FileReport, Finding
 from fne.data.eeg.cache import Store
 from fne.data.eeg.contract import Contract, agree
 from fne.data.eeg.faults import explain

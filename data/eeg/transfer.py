@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from fne.core.findings import Finding
+from fne.core.dataset import Finding
 
 _CHUNK = 1 << 20
 _MANY = 16

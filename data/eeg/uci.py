@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fne.config.registry import Key, register
+from fne.core.dataset import Dataset, Samples
 from fne.core.errors import DataError, DataWarning, SettingError
 from fne.core.randomness import generator
-from fne.core.types import Dataset, Samples
 from fne.data import sources
 from fne.data.eeg.uci_archives import fetch_set
 from fne.data.eeg.uci_text import CHANNELS, SETS, Recordings, find, read_all

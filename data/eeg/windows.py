@@ -13,8 +13,8 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
+from fne.core.dataset import Finding
 from fne.core.errors import SettingError, did_you_mean
-from fne.core.findings import Finding
 from fne.data.eeg.quality import LEAVE_OUT, refuse, some
 from fne.data.eeg.recording import Processing
 

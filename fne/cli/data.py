@@ -17,7 +17,7 @@ from fne.watch.terminal import Screen
 
 if TYPE_CHECKING:
     from fne.config.load import LearningConfig
-    from fne.core.types import Dataset
+    from fne.core.dataset import Dataset
 
 data_app = typer.Typer(no_args_is_help=True, help="Fetch data, and look at them before training.")
 

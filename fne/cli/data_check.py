@@ -11,10 +11,9 @@ from typing import Any
 import torch
 
 from fne.config.load import LearningConfig
+from fne.core.dataset import Dataset, FileReport, FilesError, Finding, Samples
 from fne.core.errors import DataError, DataWarning
-from fne.core.findings import FileReport, FilesError, Finding
 from fne.core.quiet import ignored
-from fne.core.types import Dataset, Samples
 from fne.data.partition import describe
 from fne.run.learning_run import deal_nodes, load_dataset
 from fne.watch.plots import data_picture

@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 
 from fne.config import registry
 from fne.core.allocation import check_counts
+from fne.core.contracts import Strategy
 from fne.core.errors import FneError, StrategyWarning
-from fne.core.types import Strategy
 
 T = TypeVar("T")
 

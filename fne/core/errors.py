@@ -39,7 +39,7 @@ class ConfigError(FneError):
 class DataError(FneError):
     """Data that are missing, broken, or too few for what is asked.
 
-    `files`, `findings`: the `fne.core.findings.FileReport` of each file and the `Finding`s about all files, where they
+    `files`, `findings`: the `fne.core.dataset.FileReport` of each file and the `Finding`s about all files, where they
     were looked at one by one before.
     """
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from fne.config.registry import Key, register
-from fne.core.types import Reply, Request
+from fne.core.messages import Reply, Request
 from fne.engines.local import LocalEngine
 from fne.federation import wire
 from fne.federation.node import Worker

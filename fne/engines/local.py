@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol
 
 from fne.config.registry import Key, register
-from fne.core.types import Reply, Request, Round, Status, Tensors
+from fne.core.messages import Reply, Request, Round, Status, Tensors
 from fne.engines.memory import read_memory, write_memory
 from fne.engines.presence import LEFT, Presence
 from fne.federation import wire

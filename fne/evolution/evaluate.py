@@ -17,9 +17,10 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
+from fne.core.dataset import Samples
 from fne.core.errors import SettingError
+from fne.core.messages import Tensors
 from fne.core.randomness import seeded_initialisation
-from fne.core.types import Samples, Tensors
 from fne.evolution import losses as fitness
 from fne.evolution.genome import Layout, buffers_of, fill_buffers
 from fne.evolution.rank_one import RankOne

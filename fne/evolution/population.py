@@ -8,9 +8,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from fne.core.contracts import Metrics
 from fne.core.errors import SettingError
+from fne.core.messages import Tensors
 from fne.core.randomness import generator as new_generator
-from fne.core.types import Metrics, Tensors
 from fne.evolution import operators
 from fne.evolution.genome import Layout
 from fne.evolution.philox import Purpose, Stream

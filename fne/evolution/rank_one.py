@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fne.core.errors import RunError
-from fne.core.types import Tensors
+from fne.core.messages import Tensors
 from fne.evolution import shaping
 from fne.evolution.genome import Layout, Leaf
 from fne.evolution.philox import UNIT

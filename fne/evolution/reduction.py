@@ -10,8 +10,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from fne.core.dataset import Samples
 from fne.core.errors import RunError
-from fne.core.types import Samples
 from fne.evolution.evaluate import Evaluator
 
 MOST_GENES = 1000

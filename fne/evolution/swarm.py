@@ -13,7 +13,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from fne.core.types import Metrics, Tensors
+from fne.core.contracts import Metrics
+from fne.core.messages import Tensors
 from fne.evolution import shaping
 from fne.evolution.genome import Layout
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import torch
 
 from fne.core.errors import RunError
-from fne.core.types import AGGREGATE, Header, Reply, Request, Round, Status, Traffic
+from fne.core.messages import AGGREGATE, Header, Reply, Request, Round, Status, Traffic
 from fne.federation import wire
 from fne.federation.payloads import HELD, Form, expecting, fault, lifeless, outvoted
 

@@ -23,7 +23,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from fne.core.types import Metrics, Request, Tensors
+from fne.core.contracts import Metrics
+from fne.core.messages import Request, Tensors
 from fne.federation.wire import raw_bytes
 
 PREFIX = "lineage."

@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 
 from fne.config.members import member
+from fne.core.contracts import Engine, Strategy
 from fne.core.errors import RunError
-from fne.core.types import Engine, Request, Round, Status, Strategy, Tensors, Traffic
+from fne.core.messages import Request, Round, Status, Tensors, Traffic
 from fne.federation import lineage, wire
 from fne.federation.payloads import expecting
 

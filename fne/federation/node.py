@@ -19,9 +19,10 @@ from torch import Tensor, nn
 
 from fne.config import registry, settings
 from fne.core import randomness
+from fne.core.dataset import Samples
 from fne.core.errors import DeclinedError, FneError, RefusedError, RunError, WriteError
 from fne.core.hidden import Hidden
-from fne.core.types import PROTOCOL_VERSION, Header, Reply, Request, Samples, Scalar, Status, Tensors
+from fne.core.messages import PROTOCOL_VERSION, Header, Reply, Request, Scalar, Status, Tensors
 from fne.evolution.evaluate import Evaluator
 from fne.federation import wire
 from fne.federation.lineage import BehindError, Replica

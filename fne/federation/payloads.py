@@ -27,7 +27,7 @@ import torch
 
 from fne.config import registry
 from fne.core.errors import FneError
-from fne.core.types import Request, Tensors
+from fne.core.messages import Request, Tensors
 
 Kind = Literal["float", "int", "bytes"]
 """Numbers that may be fractions, whole numbers of any width (booleans included), or uint8 alone."""

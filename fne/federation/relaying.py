@@ -1,4 +1,4 @@
-"""Results that are given to nodes in the server's place, see `fne.core.types.Relay`; secure sums have their own way."""
+"""Relays: results that are given to nodes in the server's place; secure sums have a way of their own."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from fne.core.contracts import Engine
 from fne.core.errors import RunError
-from fne.core.types import GIVEN, Engine, Reply, Request, Round, Status, Traffic
+from fne.core.messages import GIVEN, Reply, Request, Round, Status, Traffic
 from fne.federation.gather import failed
 from fne.federation.payloads import Form, outvoted
 

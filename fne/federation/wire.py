@@ -19,7 +19,7 @@ from torch import Tensor
 
 from fne.config.settings import faults
 from fne.core.errors import FneError
-from fne.core.types import PROTOCOL_VERSION, Header, Reply, Request, Scalar, Status, Tensors
+from fne.core.messages import PROTOCOL_VERSION, Header, Reply, Request, Scalar, Status, Tensors
 
 _MAGIC = b"FNE" + bytes([PROTOCOL_VERSION])
 _DTYPES = {
@@ -126,7 +126,7 @@ def _exact(kind: type[T], value: Any) -> T:
 
 # ------------------------------------------------------------------------------------------------ messages
 class _Strict(BaseModel, strict=True, extra="forbid"):
-    """What is sent besides tensors; the fields are those of `fne.core.types`."""
+    """What is sent besides tensors; the fields are those of `fne.core.contracts`."""
 
 
 class _Header(_Strict):

@@ -11,12 +11,13 @@ from typing import Any
 
 from torch import Tensor
 
+from fne.core.contracts import Metrics, Result
 from fne.core.errors import RunError, SettingError
+from fne.core.messages import Header, Request, Round, Scalar
 from fne.core.randomness import derive_seed, draw_nodes
-from fne.core.types import Header, LearningTask, Metrics, Request, Result, Round, Scalar
 from fne.evolution.losses import check_loss
 from fne.learning.node_tasks import BUFFER
-from fne.learning.validation import Validation
+from fne.learning.task import LearningTask, Validation
 from fne.privacy.policy import Tasks
 
 

@@ -13,14 +13,15 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from fne.core.contracts import Metrics, Result
 from fne.core.errors import RunError, SettingError
-from fne.core.types import Header, LearningTask, Metrics, Reply, Request, Result, Round, Tensors
+from fne.core.messages import Header, Reply, Request, Round, Tensors
 from fne.evolution import shaping
 from fne.evolution.losses import check_loss
 from fne.evolution.population import cleaned
 from fne.federation.lineage import Lineage
 from fne.learning.generation import NodeChoice, fitness_options, mean_losses, sent_buffers
-from fne.learning.validation import Validation
+from fne.learning.task import LearningTask, Validation
 from fne.privacy.policy import Tasks
 
 

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from fne.core.errors import SettingError
+from fne.core.messages import Reply, Scalar, Tensors
 from fne.core.randomness import draw_nodes
-from fne.core.types import LearningTask, Reply, Scalar, Tensors
 from fne.learning.node_tasks import BUFFER
+from fne.learning.task import LearningTask
 
 
 @dataclass(frozen=True)

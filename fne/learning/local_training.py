@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from fne.core.errors import RunError
+from fne.core.messages import Header
 from fne.core.randomness import seeded_initialisation
-from fne.core.types import Header
 from fne.evolution import losses as fitness
 from fne.evolution.evaluate import has_batch_norm
 from fne.evolution.genome import buffers_of, fill_buffers

@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 
 from fne.config.registry import Key, register
+from fne.core.dataset import Samples
 from fne.core.errors import RunError
-from fne.core.types import Request, Samples, Tensors
+from fne.core.messages import Request, Tensors
 from fne.evolution import reduction, shaping
 from fne.evolution.population import cleaned
 from fne.evolution.rank_one import RankOne, individuals, received

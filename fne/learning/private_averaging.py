@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+from fne.core.contracts import Metrics, Result
 from fne.core.errors import RunError
+from fne.core.messages import Header, Request, Round, Scalar
 from fne.core.randomness import derive_seed, draw_nodes
-from fne.core.types import Header, LearningTask, Metrics, Request, Result, Round, Scalar
 from fne.evolution.genome import refuse_buffers
 from fne.evolution.losses import check_loss
-from fne.learning.validation import Validation
+from fne.learning.task import LearningTask, Validation
 from fne.privacy.accountant import Accountant, Conduct, report
 from fne.privacy.policy import Tasks, Terms
 
@@ -51,7 +52,7 @@ class Account(Protocol):
 
 
 class PrivateAveraging:
-    """What methods that differ in how nodes protect themselves share; a `fne.core.types.Strategy`.
+    """What methods that differ in how nodes protect themselves share; a `fne.core.contracts.Strategy`.
 
     Args:
         task: model and validation.

@@ -13,14 +13,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fne.core.contracts import Metrics, Result
 from fne.core.errors import RunError, SettingError
-from fne.core.types import Header, LearningTask, Metrics, Request, Result, Round, Tensors
+from fne.core.messages import Header, Request, Round, Tensors
 from fne.evolution.losses import check_loss, output_of, separable
 from fne.evolution.population import cleaned
 from fne.evolution.reduction import LOSSES, MOST_GENES
 from fne.evolution.swarm import Swarm, gains, owners
 from fne.learning.generation import fitness_options
-from fne.learning.validation import Validation
+from fne.learning.task import LearningTask, Validation
 from fne.privacy.policy import Tasks
 
 

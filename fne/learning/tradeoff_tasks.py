@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fne.config.registry import Key, register
 from fne.core.errors import RunError
-from fne.core.types import Request, Tensors
+from fne.core.messages import Request, Tensors
 from fne.federation.node import Node, Worker
 from fne.federation.payloads import COUNT, Entry, Payload
 from fne.learning.local_training import descend_together

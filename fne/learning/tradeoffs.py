@@ -16,12 +16,14 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from fne.core.contracts import Metrics, Result
 from fne.core.errors import FneError, RunError, SettingError
+from fne.core.messages import Header, Request, Round, Scalar
 from fne.core.randomness import derive_seed, draw_nodes, generator
-from fne.core.types import Header, LearningTask, Metrics, Request, Result, Round, Scalar
 from fne.evolution.genome import refuse_buffers
 from fne.evolution.indicators import hypervolume, non_dominated, require_moocore
 from fne.evolution.losses import check_loss
+from fne.learning.task import LearningTask
 from fne.learning.tradeoff_genes import Genes, Sending
 from fne.learning.tradeoff_tasks import UPDATE, share_of
 from fne.privacy.accountant import WEIGHTS, Accountant, Conduct, Mechanism, multiplier, report
@@ -69,7 +71,7 @@ class Group:
 
 
 class Tradeoffs:
-    """A strategy that searches for trade-offs; a `fne.core.types.Strategy`.
+    """A strategy that searches for trade-offs; a `fne.core.contracts.Strategy`.
 
     Args:
         task: model and validation.

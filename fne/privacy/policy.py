@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from fne.core.errors import RefusedError, shown
-from fne.core.types import Scalar
+from fne.core.messages import Scalar
 from fne.privacy.accountant import ORDERS, Accountant, Mechanism, converted, curve_of
 
 Kind = tuple[str, str, str]

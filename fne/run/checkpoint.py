@@ -7,9 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from fne.core.contracts import Engine, Metrics, Strategy
 from fne.core.errors import CheckpointError
 from fne.core.files import read_torch, torch_bytes, write_atomically
-from fne.core.types import Engine, Metrics, Round, Strategy
+from fne.core.messages import Round
 
 FORMAT = 5
 NAME = "checkpoint.pt"

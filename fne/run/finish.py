@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 
 from fne.config.members import attempt
+from fne.core.contracts import Engine
+from fne.core.dataset import Dataset, Samples
 from fne.core.files import write_atomically
-from fne.core.types import Dataset, Engine, Samples
 from fne.evolution.indicators import igd
 from fne.evolution.losses import answers
 from fne.run.folder import FRONT, MODEL, SOLUTION, save_model

@@ -20,10 +20,10 @@ from fne.config import registry
 from fne.config.load import Config, LearningConfig, difference, load_config, without_folders
 from fne.config.settings import check, faults
 from fne.config.yaml_text import parse
+from fne.core.contracts import Result
 from fne.core.errors import CheckpointError, FneError, RunError
 from fne.core.files import damaged, verified, write_atomically
 from fne.core.randomness import seeded_initialisation
-from fne.core.types import Result
 from fne.evolution.genome import fill_buffers
 from fne.run.learning_run import Experiment
 from fne.run.trust import check_own

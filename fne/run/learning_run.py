@@ -14,9 +14,11 @@ from fne.config import registry
 from fne.config.load import Config, LearningConfig
 from fne.config.members import member, new_strategy
 from fne.config.settings import check
+from fne.core.contracts import Strategy
+from fne.core.dataset import Dataset, Samples
 from fne.core.errors import DataError, FneError, SettingError
+from fne.core.messages import Request, Tensors
 from fne.core.randomness import seeded_initialisation
-from fne.core.types import Dataset, LearningTask, Request, Samples, Strategy, Tensors
 from fne.data.partition import deal
 from fne.data.sources import check_dataset, checksum
 from fne.evolution.evaluate import Evaluator, has_batch_norm, resolve_plan
@@ -24,6 +26,7 @@ from fne.evolution.genome import Layout, buffers_of
 from fne.evolution.losses import output_of
 from fne.federation.lineage import Lineage, Replica
 from fne.federation.node import Node, Secrets, Worker
+from fne.learning.task import LearningTask
 from fne.privacy.policy import Policy
 from fne.run.device import resolve_device
 

@@ -14,8 +14,9 @@ import torch
 from fne.config import registry
 from fne.config.load import SearchConfig
 from fne.config.members import member, new_strategy
+from fne.core.contracts import Strategy
+from fne.core.dataset import Samples
 from fne.core.errors import SettingError, SettingWarning
-from fne.core.types import Samples, Strategy
 from fne.data.partition import node_names
 from fne.federation.node import Node, Secrets, Worker
 from fne.privacy.policy import Policy

@@ -22,9 +22,10 @@ from fne.config import registry
 from fne.config.load import Config, LearningConfig, SearchConfig
 from fne.config.members import attempt, member
 from fne.core.allocation import bounded, out_of_memory_told
+from fne.core.contracts import Callback, Engine, Metrics, Strategy
 from fne.core.errors import NodeWarning, WriteError
 from fne.core.files import DIGESTS, digests, write_atomically
-from fne.core.types import Callback, Engine, Metrics, Round, Strategy
+from fne.core.messages import Round
 from fne.evolution.losses import DISPLAY_SIGN
 from fne.federation.lineage_codec import LineageCodec
 from fne.federation.relaying import Relaying

@@ -26,7 +26,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from fne.core.types import Metrics, Request, Result, Round, Status
+from fne.core.contracts import Metrics, Result
+from fne.core.messages import Request, Round, Status
 from fne.evolution.indicators import non_dominated
 from fne.evolution.real_coded import take
 from fne.privacy.policy import STEP, Tasks

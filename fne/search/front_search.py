@@ -19,9 +19,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fne.core.contracts import Metrics, Result
 from fne.core.errors import RunError
+from fne.core.messages import Header, Relay, Request, Round, Scalar
 from fne.core.randomness import chosen_node
-from fne.core.types import Header, Metrics, Relay, Request, Result, Round, Scalar
 from fne.evolution import real_coded, rvea
 from fne.privacy.policy import STEP, Tasks
 from fne.problems.space import FrontTask
@@ -46,7 +47,7 @@ _NONE = torch.zeros(0, dtype=torch.int64)
 
 
 class FrontSearch:
-    """A search for a front; a `fne.core.types.Strategy` that `fdd_ea_mo` and `fdd_ea_dh` are settings of.
+    """A search for a front; a `fne.core.contracts.Strategy` that `fdd_ea_mo` and `fdd_ea_dh` are settings of.
 
     Args:
         task: the space and the number of objectives.

@@ -1,6 +1,6 @@
 """Node tasks of searches for a Pareto front: fit surrogates, predict candidates, select among them, measure some.
 
-The round's chosen node is given sums of what all nodes predict (`fne.core.types.Relay`): it selects, and tells which
+The round's chosen node is given sums of what all nodes predict (`fne.core.messages.Relay`): it selects, and tells which
 candidates survive. What it selects by stays with it, and in the last generation what it selects, too.
 
 Shapes: `B` runs side by side, `r` of them in which a node takes part, `n` candidates, `V` places of the population (one
@@ -29,7 +29,7 @@ from torch import Tensor
 from fne.config.registry import Key, register
 from fne.core import randomness
 from fne.core.errors import DeclinedError, RunError
-from fne.core.types import GIVEN, Header, Request, Tensors
+from fne.core.messages import GIVEN, Header, Request, Tensors
 from fne.evolution import rvea
 from fne.evolution.real_coded import take
 from fne.federation.node import Node, Worker

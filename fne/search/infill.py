@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from fne.core.types import Header
+from fne.core.messages import Header
 from fne.federation.node import Node
 from fne.search.measurements import held, measure_points
 from fne.surrogates.kmeans import kmeans

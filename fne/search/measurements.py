@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from fne.core.errors import RunError
-from fne.core.types import Header, Request
+from fne.core.messages import Header, Request
 from fne.federation.node import Node
 from fne.problems.objective import Objective, measured
 from fne.secure import ring

@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 
 from fne.config.registry import Key, register
+from fne.core.contracts import Result
 from fne.core.errors import DataWarning, DeclinedError, RunError
-from fne.core.types import Header, Request, Result, Round, Scalar, Tensors
+from fne.core.messages import Header, Request, Round, Scalar, Tensors
 from fne.evolution.indicators import front_of
 from fne.federation.node import Node, Worker
 from fne.federation.payloads import Entry, Payload

@@ -16,9 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fne.core.contracts import Metrics, Result
 from fne.core.errors import RunError, SettingWarning
+from fne.core.messages import Header, Request, Round, Scalar, Tensors
 from fne.core.randomness import draw_nodes, generator
-from fne.core.types import Header, Metrics, Request, Result, Round, Scalar, Tensors
 from fne.evolution.real_coded import latin_hypercube
 from fne.problems.space import SearchTask
 from fne.surrogates import minimise as rcga

@@ -13,8 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fne.core.contracts import Metrics, Result
 from fne.core.errors import RunError
-from fne.core.types import Header, Metrics, Request, Result, Round, Scalar
+from fne.core.messages import Header, Request, Round, Scalar
 from fne.privacy.policy import Tasks
 from fne.problems.space import SearchTask
 from fne.search.surrogate_rounds import NOWHERE, runs_by_node, start_points
@@ -115,7 +116,7 @@ class Memory(Protocol):
 
 
 class ValueSearch:
-    """A baseline on pooled data: a Latin hypercube, then what a rule proposes; a `fne.core.types.Strategy`.
+    """A baseline on pooled data: a Latin hypercube, then what a rule proposes; a `fne.core.contracts.Strategy`.
 
     Args:
         task: of which the space is used.

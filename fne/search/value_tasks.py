@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fne.config.registry import Key, register
 from fne.core import randomness
-from fne.core.types import Header, Request, Tensors
+from fne.core.messages import Header, Request, Tensors
 from fne.evolution.real_coded import take
 from fne.federation.node import Node, Worker, payload_of
 from fne.federation.payloads import Entry, Kind, Payload

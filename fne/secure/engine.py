@@ -19,21 +19,10 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from fne.core.contracts import Engine, Metrics, Strategy
 from fne.core.errors import RunError
 from fne.core.hidden import ProtocolError
-from fne.core.types import (
-    AGGREGATE,
-    GIVEN,
-    Engine,
-    Header,
-    Metrics,
-    Reply,
-    Request,
-    Round,
-    Scalar,
-    Status,
-    Strategy,
-)
+from fne.core.messages import AGGREGATE, GIVEN, Header, Reply, Request, Round, Scalar, Status
 from fne.federation import lineage
 from fne.federation.gather import OWNERS_CHOICE, failed
 from fne.federation.payloads import Form, expecting, fault, outvoted

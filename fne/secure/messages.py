@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fne.core.hidden import ProtocolError
-from fne.core.types import Relay, Request, Tensors
+from fne.core.messages import Relay, Request, Tensors
 from fne.federation.wire import raw_bytes
 from fne.privacy.keystream import Words
 from fne.secure import keys

@@ -27,7 +27,7 @@ import torch
 from fne.config.registry import Key, register
 from fne.core.errors import RefusedError, RunError
 from fne.core.hidden import ProtocolError
-from fne.core.types import GIVEN, Relay, Request, Tensors
+from fne.core.messages import GIVEN, Relay, Request, Tensors
 from fne.federation.gather import OWNERS_CHOICE
 from fne.federation.node import Node, Worker, task_of
 from fne.federation.payloads import Entry, Form, Payload

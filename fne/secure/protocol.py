@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fne.core.hidden import ProtocolError
-from fne.core.types import Request
+from fne.core.messages import Request
 from fne.federation.payloads import Form
 from fne.privacy.keystream import Words, keystream
 from fne.secure import dealing, keys, shares

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fne.config.members import member
+from fne.core.contracts import Strategy
 from fne.core.errors import SettingError
-from fne.core.types import Request, Strategy
+from fne.core.messages import Request
 from fne.secure.protocol import LEAST
 
 if TYPE_CHECKING:

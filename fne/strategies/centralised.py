@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from fne.config.registry import Key, register
-from fne.core.types import LearningTask
 from fne.learning.averaging import Averaging
+from fne.learning.task import LearningTask
 
 
 @register("strategy", "centralised")

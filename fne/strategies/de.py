@@ -22,13 +22,15 @@ import torch
 from torch import Tensor
 
 from fne.config.registry import Key, register
+from fne.core.contracts import Metrics
+from fne.core.messages import Tensors
 from fne.core.randomness import derive_seed
-from fne.core.types import LearningTask, Metrics, Tensors
 from fne.evolution import shaping
 from fne.evolution.operators import order
 from fne.evolution.philox import Purpose, Stream
 from fne.evolution.population import diversity
 from fne.learning.evolving import Evolving
+from fne.learning.task import LearningTask
 
 
 @register("strategy", "de")

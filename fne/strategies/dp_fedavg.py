@@ -29,11 +29,12 @@ import torch
 
 from fne.config.registry import Key, register
 from fne.core.errors import RunError
-from fne.core.types import LearningTask, Request, Scalar, Tensors
+from fne.core.messages import Request, Scalar, Tensors
 from fne.federation.node import Node, Worker, payload_of
 from fne.learning.local_training import descend
 from fne.learning.node_tasks import private_payload
 from fne.learning.private_averaging import PrivateAveraging
+from fne.learning.task import LearningTask
 from fne.privacy.accountant import Accountant, Mechanism, multiplier
 from fne.privacy.compression import clipped
 from fne.privacy.noise import noised

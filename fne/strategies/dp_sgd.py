@@ -33,14 +33,15 @@ from torch import Tensor, nn
 
 from fne.config.registry import Key, register
 from fne.core.errors import RunError
+from fne.core.messages import Request, Scalar, Tensors
 from fne.core.quiet import ignored
 from fne.core.randomness import seeded_by
-from fne.core.types import LearningTask, Request, Scalar, Tensors
 from fne.evolution import losses as fitness
 from fne.federation.node import Node, Worker, payload_of
 from fne.learning.augment import moved
 from fne.learning.node_tasks import private_payload
 from fne.learning.private_averaging import PrivateAveraging
+from fne.learning.task import LearningTask
 from fne.privacy.accountant import Accountant, Mechanism
 from fne.privacy.compression import clipped
 from fne.privacy.noise import step_of, whole

@@ -27,12 +27,14 @@ import torch
 from torch import Tensor
 
 from fne.config.registry import Key, register
+from fne.core.contracts import Metrics
 from fne.core.errors import SettingError
+from fne.core.messages import Tensors
 from fne.core.randomness import derive_seed
-from fne.core.types import LearningTask, Metrics, Tensors
 from fne.evolution import rank_one, shaping
 from fne.evolution.philox import UNIT, Perturbations
 from fne.learning.evolving import Evolving, scheduled
+from fne.learning.task import LearningTask
 
 
 @register("strategy", "es")

@@ -39,7 +39,8 @@ from typing import Annotated, Any, Literal
 import torch
 
 from fne.config.registry import Key, register
-from fne.core.types import Metrics, Request, Result, Round
+from fne.core.contracts import Metrics, Result
+from fne.core.messages import Request, Round
 from fne.privacy.policy import STEP, Tasks
 from fne.problems.space import SearchTask
 from fne.search.finals import STEPS, Finals

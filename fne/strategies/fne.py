@@ -35,14 +35,15 @@ import torch
 from torch import Tensor
 
 from fne.config.registry import Key, register
+from fne.core.contracts import Metrics, Result
 from fne.core.errors import RunError, SettingError
+from fne.core.messages import Header, Request, Round, Tensors
 from fne.core.randomness import derive_seed, generator
-from fne.core.types import Header, LearningTask, Metrics, Request, Result, Round, Tensors
 from fne.evolution.losses import check_loss
 from fne.evolution.operators import order
 from fne.evolution.population import Population, Variation, cleaned
 from fne.learning.generation import NodeChoice, fitness_options, mean_losses, sent_buffers
-from fne.learning.validation import Validation
+from fne.learning.task import LearningTask, Validation
 from fne.privacy.policy import Tasks
 
 

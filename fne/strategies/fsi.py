@@ -25,12 +25,14 @@ import torch
 from torch import Tensor
 
 from fne.config.registry import Key, register
+from fne.core.contracts import Metrics
 from fne.core.errors import SettingError
+from fne.core.messages import Tensors
 from fne.core.randomness import derive_seed
-from fne.core.types import LearningTask, Metrics, Tensors
 from fne.evolution.philox import Purpose, Stream
 from fne.evolution.swarm import Swarm
 from fne.learning.swarming import Swarming, owners_for
+from fne.learning.task import LearningTask
 
 LEAST_ALPHA = 1e-30
 FASTEST = 1e30

@@ -32,13 +32,15 @@ import torch
 from torch import Tensor
 
 from fne.config.registry import Key, register
+from fne.core.contracts import Metrics
+from fne.core.messages import Tensors
 from fne.core.randomness import derive_seed
-from fne.core.types import LearningTask, Metrics, Tensors
 from fne.evolution import shaping
 from fne.evolution.genome import Layout
 from fne.evolution.philox import UNIT, VARIANCE, Perturbations, Purpose, Stream
 from fne.evolution.swarm import Swarm
 from fne.learning.swarming import Swarming, owners_for
+from fne.learning.task import LearningTask
 
 BOUNDS = (1e-30, 1e6)
 """Bounds of a step size and of a width: beyond them nothing comes back."""

@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from fne.config.registry import Key, register
-from fne.core.types import LearningTask
 from fne.evolution.pareto import FrontSelection
+from fne.learning.task import LearningTask
 from fne.learning.tradeoff_genes import Sending
 from fne.learning.tradeoffs import Tradeoffs
 

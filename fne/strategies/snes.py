@@ -29,11 +29,13 @@ import torch
 from torch import Tensor
 
 from fne.config.registry import Key, register
+from fne.core.contracts import Metrics
+from fne.core.messages import Tensors
 from fne.core.randomness import derive_seed
-from fne.core.types import LearningTask, Metrics, Tensors
 from fne.evolution import shaping
 from fne.evolution.philox import SQUARE_VARIANCE, UNIT, VARIANCE, Perturbations
 from fne.learning.evolving import Evolving, scheduled, usual_population
+from fne.learning.task import LearningTask
 
 
 @register("strategy", "snes")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fne.core.types import Round, Status
+from fne.core.messages import Round, Status
 
 OFTEN = 0.1
 """Share of the steps that ask a node above which its failures are worth a warning."""

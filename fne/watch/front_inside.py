@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fne.core.types import Metrics, Round, Strategy
+from fne.core.contracts import Metrics, Strategy
+from fne.core.messages import Round
 from fne.evolution.indicators import front_of, igd
 from fne.search.measurements import ASKED, EXACT, POINTS
 

@@ -16,9 +16,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from fne.core.contracts import Metrics, Strategy
 from fne.core.errors import CheckpointError, FneError, RunError, SettingError
 from fne.core.files import append, verified, writing
-from fne.core.types import Metrics, Round, Strategy
+from fne.core.messages import Round
 
 FILE = "history.jsonl"
 _FIRST = (

@@ -16,7 +16,8 @@ from rich.progress import Progress as Bar
 from rich.table import Column
 from rich.text import Text
 
-from fne.core.types import Metrics, Round, Strategy
+from fne.core.contracts import Metrics, Strategy
+from fne.core.messages import Round
 from fne.watch.terminal import Screen
 
 _EVERY = 0.1  # seconds between updates of the bar

@@ -12,9 +12,9 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
+from fne.core.dataset import FileReport
 from fne.core.errors import FneError
 from fne.core.files import CHANGED, damaged, verified
-from fne.core.findings import FileReport
 from fne.watch.history import FILE as HISTORY
 
 FILE = "summary.json"

@@ -9,9 +9,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+from fne.core.contracts import Metrics, Strategy
 from fne.core.errors import SettingError
 from fne.core.files import append, writing
-from fne.core.types import Metrics, Round, Strategy
+from fne.core.messages import Round
 from fne.watch.history import kept
 
 _TRAFFIC = (

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from fne.config.members import member
-from fne.core.types import Metrics, Round, Strategy
+from fne.core.contracts import Metrics, Strategy
+from fne.core.messages import Round
 from fne.watch.attendance import Attendance
 
 _SIZES = {

@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-from fne.core.types import Metrics, Round, Strategy
+from fne.core.contracts import Metrics, Strategy
+from fne.core.messages import Round
 from fne.search.measurements import EXACT
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fne.config.registry import catalogue, entry
 from fne.core.errors import DataWarning, SettingError
-from fne.core.types import Reply, Request, Round, Status
+from fne.core.messages import Reply, Request, Round, Status
 from fne.engines import local
 from fne.federation import gather as gathering
 from fne.federation.gather import gather

@@ -11,7 +11,7 @@ import pytest
 
 from fne.config.load import load_config
 from fne.core.errors import DataWarning, RunError
-from fne.core.types import Reply, Request, Round, Status
+from fne.core.messages import Reply, Request, Round, Status
 from fne.engines import local
 from fne.federation import wire
 from fne.federation.gather import gather

@@ -18,9 +18,10 @@ from scipy.stats import pearsonr, spearmanr
 from torch import Tensor
 
 from fne.config.load import load_config
+from fne.core.contracts import Engine
 from fne.core.errors import DataWarning, RunError
+from fne.core.messages import Request, Round
 from fne.core.randomness import chosen_node
-from fne.core.types import Engine, Request, Round
 from fne.engines.local import LocalEngine
 from fne.evolution import rvea
 from fne.federation import wire

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fne.config.load import load_config
-from fne.core.types import Header, Request
+from fne.core.messages import Header, Request
 from fne.engines.local import LocalEngine
 from fne.federation.node import Node
 from fne.privacy.draws import Draws

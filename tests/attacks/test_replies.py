@@ -17,8 +17,10 @@ import torch
 from torch import Tensor, nn
 
 from fne.config import registry
+from fne.core.contracts import Strategy
+from fne.core.dataset import Samples
 from fne.core.errors import RunError
-from fne.core.types import Reply, Request, Round, Samples, Status, Strategy
+from fne.core.messages import Reply, Request, Round, Status
 from fne.engines.local import LocalEngine
 from fne.federation import gather as gathering
 from fne.federation.node import Worker

@@ -16,7 +16,7 @@ from torch import Tensor
 from fne.config import registry
 from fne.config.load import load_config
 from fne.core.errors import RefusedError, RunError, SettingError
-from fne.core.types import Header, Reply, Request, Status
+from fne.core.messages import Header, Reply, Request, Status
 from fne.engines.local import LocalEngine
 from fne.federation.node import Node
 from fne.privacy.accountant import Accountant, Mechanism

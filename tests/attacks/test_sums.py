@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 
 from fne.config import registry
+from fne.core.dataset import Samples
 from fne.core.errors import RunError
-from fne.core.types import Header, Reply, Request, Round, Samples, Status, Tensors
+from fne.core.messages import Header, Reply, Request, Round, Status, Tensors
 from fne.engines.framed import WorkerEach
 from fne.engines.local import LocalEngine
 from fne.federation.node import Node, Secrets, Worker

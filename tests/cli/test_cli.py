@@ -45,7 +45,7 @@ from fne import Key, register
 from fne.data.toy import toy
 from fne.engines.local import LocalEngine
 from fne.strategies.fne import FNE
-from fne.core.types import Dataset, Samples
+from fne.core.dataset import Dataset, Samples
 
 
 @register("data", "mine")

@@ -16,8 +16,8 @@ import fne
 from fne.cli.main import main
 from fne.config import registry
 from fne.config.members import KINDS, MEMBERS, METHODS, VALUES
+from fne.core.contracts import Strategy
 from fne.core.errors import FneError, StrategyWarning
-from fne.core.types import Strategy
 from fne.optimizer import Optimizer
 
 ROOT = Path(__file__).parents[2]

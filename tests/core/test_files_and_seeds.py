@@ -13,9 +13,9 @@ import pytest
 import torch
 from torch import nn
 
+from fne.core.dataset import Samples
 from fne.core.files import torch_bytes, write_atomically
 from fne.core.randomness import derive_seed, generator, seeded_initialisation
-from fne.core.types import Samples
 from fne.loop import run
 from fne.strategies.fedavg import fedavg
 

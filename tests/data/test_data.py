@@ -18,9 +18,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fne.config.registry import catalogue, declared, load
+from fne.core.dataset import Dataset, Samples
 from fne.core.errors import DataError, SettingError
 from fne.core.randomness import generator
-from fne.core.types import Dataset, Samples
 from fne.data.cifar10 import CLASSES, cifar10
 from fne.data.housing import housing
 from fne.data.mnist import _small, mnist, read_idx

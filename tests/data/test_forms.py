@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 import fne
+from fne.core.dataset import Dataset, Samples
 from fne.core.errors import DataError
-from fne.core.types import Dataset, Samples
 from fne.data.sources import check_dataset
 
 X = torch.tensor([[0.0, 3.0], [1.0, 2.0], [2.0, 255.0], [3.0, 0.0]])
@@ -189,10 +189,10 @@ def test_groups_that_are_refused(groups: Any, message: str) -> None:
 def test_other_things_that_are_refused() -> None:
     good = dataset(X, Y)
     assert refusal({"train": 1}).startswith(
-        "data.name: the data set is a dict; its function must return fne.core.types"
+        "data.name: the data set is a dict; its function must return fne.core.contracts"
     )
     assert refusal(replace(good, test=(X, Y))).startswith(
-        "odd, test part: it is a tuple; it must be fne.core.types.Samples"
+        "odd, test part: it is a tuple; it must be fne.core.dataset.Samples"
     )
     for classes, shown in ((2, "2"), ("ab", "'ab'"), ((), "()")):
         assert refusal(replace(good, classes=classes)).startswith(f"odd: classes = {shown}; give the classes' names")

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fne.config.registry import catalogue, load
+from fne.core.dataset import Dataset, Samples
 from fne.core.errors import DataError, SettingError
 from fne.core.randomness import generator
-from fne.core.types import Dataset, Samples
 from fne.data.partition import DRAWS, _log_dirichlet, _softmax, deal, describe, dirichlet, iid
 
 PARTITIONS = sorted(catalogue("partition"))

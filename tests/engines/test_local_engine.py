@@ -12,8 +12,9 @@ import torch
 from torch import nn
 
 from fne.config import registry
+from fne.core.dataset import Samples
 from fne.core.errors import CheckpointError, RunError
-from fne.core.types import AGGREGATE, Header, Reply, Request, Samples, Status, Tensors
+from fne.core.messages import AGGREGATE, Header, Reply, Request, Status, Tensors
 from fne.engines.local import LocalEngine
 from fne.federation import wire
 from fne.federation.gather import RunningSum

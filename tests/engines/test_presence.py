@@ -10,7 +10,7 @@ import pytest
 
 from fne.config.load import load_config
 from fne.core.errors import FneError
-from fne.core.types import Header, Request, Status
+from fne.core.messages import Header, Request, Status
 from fne.engines.local import LocalEngine
 from fne.engines.presence import Presence
 from fne.federation.lineage_codec import LineageCodec

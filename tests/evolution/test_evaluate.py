@@ -14,9 +14,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fne.config.registry import load
+from fne.core.dataset import Samples
 from fne.core.errors import SettingError
+from fne.core.messages import Header, Request
 from fne.core.randomness import generator, seeded_initialisation
-from fne.core.types import Header, Request, Samples
 from fne.evolution.evaluate import (
     CPU_WORKING_SET,
     PATHS,

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from fne.core.errors import SettingError
+from fne.core.messages import Tensors
 from fne.core.randomness import generator, seeded_initialisation
-from fne.core.types import Tensors
 from fne.evolution import operators
 from fne.evolution import population as managers
 from fne.evolution.genome import Layout

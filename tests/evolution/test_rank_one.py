@@ -11,8 +11,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from fne.core.dataset import Samples
+from fne.core.messages import Header, Request, Status
 from fne.core.randomness import generator, seeded_initialisation
-from fne.core.types import Header, Request, Samples, Status
 from fne.evolution import rank_one
 from fne.evolution.evaluate import Plan
 from fne.evolution.genome import Layout

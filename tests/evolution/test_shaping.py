@@ -12,7 +12,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fne.core.types import Header, Reply, Request, Samples
+from fne.core.dataset import Samples
+from fne.core.messages import Header, Reply, Request
 from fne.evolution import shaping
 from fne.evolution.evaluate import Plan
 

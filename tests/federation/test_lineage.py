@@ -19,7 +19,7 @@ from torch import Tensor
 from fne.config.load import load_config
 from fne.config.registry import catalogue
 from fne.core.errors import CheckpointError, FneError, RunError, SettingError
-from fne.core.types import Reply, Request, Round, Status
+from fne.core.messages import Reply, Request, Round, Status
 from fne.federation import lineage, wire
 from fne.federation.gather import gather
 from fne.federation.lineage import Replica, digest

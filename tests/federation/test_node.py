@@ -16,8 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from fne.config import registry
+from fne.core.dataset import Samples
 from fne.core.errors import RefusedError
-from fne.core.types import Header, Request, Samples, Status, Tensors
+from fne.core.messages import Header, Request, Status, Tensors
 from fne.federation.node import Node, Secrets, Worker, payload_of
 from fne.privacy.draws import Draws
 

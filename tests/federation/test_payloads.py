@@ -13,8 +13,9 @@ from torch import Tensor, nn
 
 from fne.config import registry
 from fne.config.registry import catalogue, traits
+from fne.core.dataset import Samples
 from fne.core.errors import FneError, RunError
-from fne.core.types import Header, Reply, Request, Round, Samples, Status, Tensors
+from fne.core.messages import Header, Reply, Request, Round, Status, Tensors
 from fne.engines.local import LocalEngine
 from fne.federation.gather import RunningSum
 from fne.federation.lineage_codec import LineageCodec

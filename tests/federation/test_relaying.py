@@ -12,9 +12,10 @@ import torch
 
 from fne.config import registry
 from fne.config.registry import Key
+from fne.core.dataset import Samples
 from fne.core.errors import RefusedError, RunError
+from fne.core.messages import Header, Relay, Request, Round, Tensors
 from fne.core.randomness import chosen_node
-from fne.core.types import Header, Relay, Request, Round, Samples, Tensors
 from fne.engines.local import LocalEngine
 from fne.federation.node import Node, Secrets, Worker, payload_of
 from fne.federation.relaying import Relaying

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fne.core.types import Header, Reply, Request, Status
+from fne.core.messages import Header, Reply, Request, Status
 from fne.federation.wire import (
     Frame,
     WireError,

@@ -11,7 +11,7 @@ from torch import Tensor
 import fne
 from fne.config.load import load_config
 from fne.core.errors import SettingError
-from fne.core.types import Header, Request
+from fne.core.messages import Header, Request
 from fne.learning.augment import moved
 from fne.privacy.policy import Policy
 from fne.run.learning_run import build

@@ -15,9 +15,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fne.core.dataset import Samples
 from fne.core.errors import RunError, SettingError
+from fne.core.messages import Request
 from fne.core.randomness import derive_seed, generator
-from fne.core.types import Request, Samples
 from fne.learning.averaging import Averaging
 from fne.loop import run
 from fne.strategies.centralised import centralised

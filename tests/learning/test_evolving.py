@@ -16,13 +16,15 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fne.config.registry import load
+from fne.core.dataset import Samples
 from fne.core.errors import RunError, SettingError
-from fne.core.types import LearningTask, Reply, Request, Samples
+from fne.core.messages import Reply, Request
 from fne.evolution import shaping
 from fne.evolution.evaluate import Plan
 from fne.evolution.genome import Layout
 from fne.evolution.shaping import packed
 from fne.learning.evolving import Evolving
+from fne.learning.task import LearningTask
 from fne.loop import run
 
 Build = Callable[..., SimpleNamespace]

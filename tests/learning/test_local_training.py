@@ -14,8 +14,9 @@ from torch.nn import functional as F
 
 from fne import models
 from fne.config.registry import load
+from fne.core.dataset import Samples
+from fne.core.messages import Header
 from fne.core.randomness import generator, seeded_initialisation
-from fne.core.types import Header, Samples
 from fne.evolution.evaluate import Evaluator, Plan
 from fne.federation.node import Node, Secrets, Worker
 from fne.learning import local_training as descent

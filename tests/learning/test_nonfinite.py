@@ -11,12 +11,14 @@ import torch
 from torch import Tensor, nn
 
 import fne
-from fne.core.types import Header, LearningTask, Reply, Result, Round, Samples, Strategy, Traffic
+from fne.core.contracts import Result, Strategy
+from fne.core.dataset import Samples
+from fne.core.messages import Header, Reply, Round, Traffic
 from fne.evolution.evaluate import Evaluator, Plan
 from fne.evolution.genome import Layout
 from fne.evolution.losses import NO_ANSWER, answers, correct, sample_losses
 from fne.evolution.population import Population, Variation
-from fne.learning.validation import Validation
+from fne.learning.task import LearningTask, Validation
 from fne.search.release import released
 from fne.search.value_search import Archive
 from fne.watch.totals import Totals

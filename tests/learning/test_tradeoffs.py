@@ -17,8 +17,8 @@ from torch import Tensor
 from fne.cli.main import main
 from fne.config.load import load_config
 from fne.core.errors import FneError, RunError
+from fne.core.messages import Request
 from fne.core.randomness import generator
-from fne.core.types import Request
 from fne.engines.local import LocalEngine
 from fne.evolution.pareto import ClusterSelection, FrontSelection, offspring
 from fne.learning.tradeoffs import Tradeoffs

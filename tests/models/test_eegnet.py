@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from fne.config.load import load_config
 from fne.config.registry import entry, load, settings_model
+from fne.core.dataset import Samples
 from fne.core.errors import SettingError
 from fne.core.randomness import generator, seeded_initialisation
-from fne.core.types import Samples
 from fne.evolution.evaluate import PATHS, Evaluator, Plan
 from fne.evolution.genome import Layout
 from fne.models import eegnet

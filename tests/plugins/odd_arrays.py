@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from fne.config.registry import Key, register
-from fne.core.types import Dataset, Samples
+from fne.core.dataset import Dataset, Samples
 
 
 @register("data", "kinds")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from fne.config.registry import register
-from fne.core.types import Dataset, Samples
+from fne.core.dataset import Dataset, Samples
 
 
 @register("data", "small_images")

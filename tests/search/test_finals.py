@@ -13,7 +13,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from fne.core.types import AGGREGATE, Header, Reply, Result, Round, Status, Traffic
+from fne.core.contracts import Result
+from fne.core.messages import AGGREGATE, Header, Reply, Round, Status, Traffic
 from fne.engines.local import LocalEngine
 from fne.optimizer import Optimizer
 from fne.problems.objective import Objective

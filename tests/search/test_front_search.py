@@ -16,8 +16,8 @@ from torch import Tensor
 
 from fne.config.load import load_config
 from fne.core.errors import DataWarning, FneError, RunError, SettingError
+from fne.core.messages import Header, Reply, Request, Round, Status
 from fne.core.randomness import chosen_node
-from fne.core.types import Header, Reply, Request, Round, Status
 from fne.engines.local import LocalEngine
 from fne.evolution import rvea
 from fne.federation.node import Secrets, Worker

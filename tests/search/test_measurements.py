@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from fne.core.dataset import Samples
 from fne.core.errors import RunError
-from fne.core.types import Header, Request, Samples
+from fne.core.messages import Header, Request
 from fne.federation.node import Node, Secrets
 from fne.problems.objective import Objective, measured
 from fne.search.measurements import held, measure_asked, measure_points

@@ -8,8 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from fne.core.contracts import Result
+from fne.core.dataset import Samples
 from fne.core.errors import RefusedError, RunError
-from fne.core.types import Header, Request, Result, Round, Samples, Status, Traffic
+from fne.core.messages import Header, Request, Round, Status, Traffic
 from fne.federation.node import Node, Secrets, Worker
 from fne.problems.objective import Objective
 from fne.search.release import ReleaseWarning, check_release, release_front_task, release_request, released_fronts

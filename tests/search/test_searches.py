@@ -13,8 +13,9 @@ import torch
 
 from fne.config.load import load_config
 from fne.config.registry import catalogue, entry, load
+from fne.core.contracts import Engine, Strategy
 from fne.core.errors import RunError
-from fne.core.types import AGGREGATE, Engine, Request, Strategy
+from fne.core.messages import AGGREGATE, Request
 from fne.loop import run
 from fne.problems.measuring import MeasurementWarning
 from fne.problems.space import Problem

@@ -29,9 +29,10 @@ from torch import Tensor, nn
 from fne.cli.main import main
 from fne.config import registry
 from fne.config.load import load_config
+from fne.core.dataset import Samples
 from fne.core.errors import RunError, SettingError
 from fne.core.hidden import Hidden, ProtocolError
-from fne.core.types import AGGREGATE, Header, Reply, Request, Round, Samples, Status, Tensors
+from fne.core.messages import AGGREGATE, Header, Reply, Request, Round, Status, Tensors
 from fne.engines.local import LocalEngine
 from fne.federation.gather import RunningSum
 from fne.federation.lineage_codec import LineageCodec

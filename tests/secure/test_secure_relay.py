@@ -20,10 +20,11 @@ from torch import Tensor
 
 from fne.config import registry
 from fne.config.registry import Key
+from fne.core.dataset import Samples
 from fne.core.errors import DeclinedError, RefusedError, RunError, SettingError
 from fne.core.hidden import ProtocolError
+from fne.core.messages import Header, Relay, Reply, Request, Round, Status, Tensors
 from fne.core.randomness import chosen_node
-from fne.core.types import Header, Relay, Reply, Request, Round, Samples, Status, Tensors
 from fne.engines.local import LocalEngine
 from fne.federation.node import Node, Secrets, Worker, payload_of
 from fne.federation.payloads import Form

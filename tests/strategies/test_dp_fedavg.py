@@ -13,7 +13,7 @@ import torch
 from fne.cli.main import main
 from fne.config.load import load_config
 from fne.core.errors import FneError
-from fne.core.types import Request
+from fne.core.messages import Request
 from fne.engines.local import LocalEngine
 from fne.privacy.compression import clipped
 from fne.privacy.policy import Policy

@@ -12,11 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from fne.config import registry
+from fne.core.dataset import Samples
 from fne.core.errors import RunError, SettingError
-from fne.core.types import LearningTask, Request, Samples, Tensors
+from fne.core.messages import Request, Tensors
 from fne.evolution.evaluate import Plan
 from fne.federation.node import Node, Worker
 from fne.learning.node_tasks import fitness_task
+from fne.learning.task import LearningTask
 from fne.loop import run
 from fne.strategies.fne import FNE
 

@@ -18,9 +18,10 @@ from torch import Tensor, nn
 
 from fne.config.load import load_config
 from fne.config.registry import load
+from fne.core.dataset import Samples
 from fne.core.errors import ConfigError, DataError, FneError, RunError, SettingError
+from fne.core.messages import Header, Reply, Request, Status
 from fne.core.randomness import derive_seed
-from fne.core.types import Header, Reply, Request, Samples, Status
 from fne.engines.local import LocalEngine
 from fne.evolution import losses as fitness
 from fne.evolution import reduction, shaping

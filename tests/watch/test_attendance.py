@@ -11,7 +11,7 @@ import pytest
 
 from fne.cli.main import main
 from fne.core.errors import RunError
-from fne.core.types import Header, Reply, Round, Status, Traffic
+from fne.core.messages import Header, Reply, Round, Status, Traffic
 from fne.run.train import train
 from fne.watch.attendance import Attendance, failure_lines, warning_of
 

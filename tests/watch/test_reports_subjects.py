@@ -20,7 +20,7 @@ import fne
 from fne.cli.main import main
 from fne.config import registry
 from fne.config.load import load_config
-from fne.core.types import Dataset, Samples
+from fne.core.dataset import Dataset, Samples
 from fne.run.finish import _by_subject, _majority, _vote
 from fne.run.folder import folder_name
 from fne.run.learning_run import load_dataset
@@ -36,7 +36,7 @@ from torch import nn
 from fne import Key, register
 from fne.data.sources import cache_folder
 from fne.core.errors import DataError, DataWarning
-from fne.core.types import Dataset, Samples
+from fne.core.dataset import Dataset, Samples
 
 
 @register("data", "people")

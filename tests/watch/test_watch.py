@@ -26,7 +26,7 @@ from rich.console import Console
 
 from fne.core.errors import CheckpointError, FneError, RunError, SettingError, WriteError
 from fne.core.files import read_torch, torch_bytes
-from fne.core.types import Round, Traffic
+from fne.core.messages import Round, Traffic
 from fne.loop import run
 from fne.watch.history import History, encode, kept, read_history
 from fne.watch.plots import curves, partition_picture

@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fne.core.dataset import FileError, Finding
 from fne.core.errors import DataWarning
 from fne.core.files import write_atomically
-from fne.core.findings import FileError, Finding
 from fne.data.eeg import cache as eeg_store
 from fne.data.eeg.cache import Store
 from fne.data.eeg.recording import Header, Processing, Source, Windows

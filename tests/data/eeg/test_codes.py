@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 
 from fne.config.registry import load
+from fne.core.dataset import Dataset, FilesError
 from fne.core.errors import DataWarning
-from fne.core.findings import FilesError
-from fne.core.types import Dataset
 from fne.data.eeg.codes import code_events
 from fne.data.eeg.open import event_list, open_recording
 from fne.data.eeg.recording import Source

@@ -23,9 +23,8 @@ import fne
 from fne.cli.main import main
 from fne.config.load import load_config
 from fne.config.registry import load
+from fne.core.dataset import Dataset, FilesError
 from fne.core.errors import DataError, DataWarning, FneError, SettingError
-from fne.core.findings import FilesError
-from fne.core.types import Dataset
 from fne.data.eeg.contract import agree
 from fne.data.eeg.recording import Header
 from fne.data.partition import deal
@@ -449,7 +448,7 @@ def test_check_looks_at_other_data_sets_too(
     plugin.write_text(
         "import torch\n"
         "from fne.config.registry import register\n"
-        "from fne.core.types import Dataset, Samples\n"
+        "from fne.core.contracts import Dataset, Samples\n"
         f'@register("data", "twice{shared}")\n'
         "def twice(*, seed: int, again: bool = False) -> Dataset:\n"
         '    """Have a sample in two parts."""\n'

@@ -17,8 +17,8 @@ import pytest
 from numpy.typing import NDArray
 
 from fne.cli.main import main
+from fne.core.dataset import FileError, Finding
 from fne.core.errors import FneError
-from fne.core.findings import FileError, Finding
 from fne.data.eeg.open import event_list, open_recording
 from fne.data.eeg.recording import Header, Processing, Source
 from fne.data.eeg.signal import prepare

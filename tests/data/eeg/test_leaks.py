@@ -13,8 +13,8 @@ import torch
 from numpy.typing import NDArray
 
 from fne.config.registry import load
+from fne.core.dataset import Dataset
 from fne.core.errors import DataWarning
-from fne.core.types import Dataset
 from fne.data.eeg.leaks import equal, sketch, unrepeated
 
 Windows = NDArray[np.float64]

@@ -14,9 +14,8 @@ import pytest
 from numpy.typing import NDArray
 
 from fne.config.registry import load
+from fne.core.dataset import Dataset, FilesError
 from fne.core.errors import DataWarning
-from fne.core.findings import FilesError
-from fne.core.types import Dataset
 from fne.data.eeg.contract import agree
 from fne.data.eeg.length import signal_rates
 from fne.data.eeg.open import event_list, open_recording

@@ -22,8 +22,8 @@ import mne
 import numpy as np
 import pytest
 
+from fne.core.dataset import FileError, Finding
 from fne.core.errors import DataError, SettingError
-from fne.core.findings import FileError, Finding
 from fne.data.eeg.faults import explain
 from fne.data.eeg.layout import FORMATS, Folder, companions, find, listed
 from fne.data.eeg.open import common_name, event_list, event_names, is_epochs, listening, open_recording, twin

@@ -16,8 +16,8 @@ import pytest
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from fne.core.dataset import FileError, Finding
 from fne.core.errors import SettingError
-from fne.core.findings import FileError, Finding
 from fne.data.eeg.filters import filter_in_place, moving_standardise, resampled
 from fne.data.eeg.open import event_list, open_recording
 from fne.data.eeg.recording import Header, Processing, Source, Windows

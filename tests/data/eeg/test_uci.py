@@ -27,9 +27,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from fne.config.registry import catalogue, declared, load
+from fne.core.dataset import Dataset, Samples
 from fne.core.errors import DataError, DataWarning, SettingError
 from fne.core.randomness import generator
-from fne.core.types import Dataset, Samples
 from fne.data.eeg.uci import CLASSES, NOT_SCALP, _folds, eeg_uci
 from fne.data.eeg.uci_archives import FILE_LIMIT, SUBJECT_LIMIT, TRAIN_CONTENT, fetch_set
 from fne.data.eeg.uci_text import CHANNELS, CONDITIONS, SETS, digest, find, parse, parse_all, read_all

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fne.config.registry import load
+from fne.core.dataset import FileReport, Finding
 from fne.core.errors import DataError, DataWarning
-from fne.core.findings import FileReport, Finding
 from fne.data.eeg.layout import find
 
 ROOT = Path(__file__).parents[3]

@@ -1,14 +1,90 @@
-"""What was found in a data file: each finding says what, what was expected, and the remedy as a line of the config."""
+"""Data sets as the toolkit holds them: samples in three disjoint parts, and findings about the files they come from."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from fne.core.errors import DataError
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Inputs `x` float32 `[N, *shape]`, targets `y` (int64 labels `[N]` or float32 `[N, outputs]`).
+
+    `groups` int64 `[N]` is each sample's subject (or `None`), an index into `Dataset.group_names`. A loader may return
+    other types: `fne.data.sources.check_dataset` brings them into this form or refuses them.
+    """
+
+    x: Tensor
+    y: Tensor
+    groups: Tensor | None = None
+
+    def __len__(self) -> int:
+        return int(self.x.shape[0])
+
+    def take(self, index: Tensor) -> Samples:
+        """Return the samples at `index` (int64): copied, but for neighbours in order, which are a view."""
+        neighbours = len(index) > 0 and bool((index.diff() == 1).all())
+        where = slice(int(index[0]), int(index[-1]) + 1) if neighbours else index
+        return Samples(self.x[where], self.y[where], None if self.groups is None else self.groups[where])
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Disjoint training (the nodes'), validation (the server's own) and test parts.
+
+    Args:
+        name: registered name.
+        train, validation, test: the three parts; only the command looks at `test`, once, at the end.
+        classes: class names, or `None` for regression.
+        split: how the parts were made, printed beside every figure.
+        source: where the data came from, with licence if known.
+        group_names: names of the subjects that `Samples.groups` refers to.
+        group_kind: what they are, if no subjects.
+        fold: `(i, k)` where the split is fold `i` of `k` (from 0), so that reports can put the folds together.
+        files: what is known about each file, where a data set looks at them one by one.
+        findings: about the samples together, such as a subject on both sides of the split.
+        rate, start: of recordings, in Hz, and when after their event they begin, in seconds; 0 where that is not known.
+    """
+
+    name: str
+    train: Samples
+    validation: Samples
+    test: Samples
+    classes: tuple[str, ...] | None
+    split: str
+    source: str
+    group_names: tuple[str, ...] = ()
+    group_kind: str = "subject"
+    fold: tuple[int, int] | None = None
+    files: tuple[FileReport, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    rate: float = 0.0
+    start: float = 0.0
+
+    def group_name(self, number: int) -> str:
+        """Return the name of subject `number`, or one made of the number where it has none."""
+        known = 0 <= number < len(self.group_names)
+        return self.group_names[number] if known else f"subject-{number:03d}"
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one input."""
+        return tuple(self.train.x.shape[1:])
+
+    @property
+    def outputs(self) -> int:
+        """Number of model outputs: classes, or target dimensions."""
+        return len(self.classes) if self.classes is not None else int(self.train.y.shape[1])
+
+
 Action = Literal["noted", "repaired", "problem", "refused"]
+
 Verdict = Literal["ok", "repaired", "refused"]
 
 

@@ -1,13 +1,54 @@
-"""The server's own data, looked at once a step: scores for the history, and the best model so far (early stopping)."""
+"""The task of a strategy that trains models: genome, initial models, and the server's own validation data."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
 
 from torch import Tensor
+from torch.nn import Module
 
-from fne.core.types import LearningTask, Metrics, Result, Tensors
+from fne.core.contracts import Metrics, Result
+from fne.core.messages import Tensors
+from fne.evolution.genome import Layout
+
+
+class Evaluate(Protocol):
+    """`evaluate(population [P, D], loss=..., buffers=..., split="validation")` -> `loss`, `accuracy`, both `[P]`."""
+
+    def __call__(
+        self, population: Tensor, *, loss: str, buffers: Tensors | None = None, split: str = "validation"
+    ) -> dict[str, Tensor]: ...
+
+
+@dataclass(frozen=True)
+class LearningTask:
+    """What a strategy that trains models is given: so it imports neither models nor data.
+
+    Args:
+        layout: the genome: how `[P, D]` maps to the model's parameters and kernels.
+        new_model: seed -> freshly initialised module.
+        evaluate: a population on the server's own data; `accuracy` is NaN for regression.
+        classification: whether targets are labels.
+        buffers: the model's buffers as nodes and server hold them when a run begins.
+        batch_norm: where batch normalisation gets its statistics in methods without gradients: the initial ones
+            (`identity`), those of the samples that are evaluated (`batch`), or of the server's data (`server`).
+        statistics: genes `[D]` -> buffers with statistics of the server's data; `None` with `identity`.
+    """
+
+    layout: Layout
+    new_model: Callable[[int], Module]
+    evaluate: Evaluate
+    classification: bool = True
+    buffers: Tensors = field(default_factory=dict)
+    batch_norm: Literal["identity", "batch", "server"] = "identity"
+    statistics: Callable[[Tensor], Tensors] | None = None
+
+    def buffers_for(self, genes: Tensor) -> Tensors:
+        """Return the buffers with which a model found without gradients is validated and kept."""
+        return self.buffers if self.statistics is None else self.statistics(genes)
 
 
 class Validation:

@@ -1,0 +1,118 @@
+"""Contracts of strategies and engines, and what a run yields; the shape legend of the whole toolkit.
+
+Shapes: `P` individuals, `D` genes, `K` nodes, `N` samples, `M` objectives. A population is `[P, D]`, its fitness
+`[P, M]` (M = 1 included). Everything inside is minimised; only display flips a sign.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+
+from fne.core.messages import Request, Round, Scalar, Tensors
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run yields: a model's genes `[D]` and buffers, or what B runs of a search have found.
+
+    That is points `[B, d]` and values `[B]`, or fronts, points `[B, n, d]` and values `[B, n, M]`, padded with NaN.
+    """
+
+    kind: Literal["model", "point", "front"]
+    parameters: Tensor
+    buffers: Tensors = field(default_factory=dict)
+    values: Tensor | None = None
+
+
+Metrics = dict[str, Any]
+"""Of one step; floats by name, `round` always there. Names without a leading underscore go to the history."""
+
+
+@runtime_checkable
+class Strategy(Protocol):
+    """A method: a plain class, no base. Hyper-parameters are keyword-only with the paper's values as defaults.
+
+    A strategy may have further members that the toolkit uses; `fne.config.members.MEMBERS` is the table of them.
+    """
+
+    seed: int
+
+    @property
+    def tasks(self) -> Mapping[str, Mapping[str, Scalar | tuple[float, float]]]:
+        """Node tasks that it asks for, those of its relays among them, see `fne.privacy.policy.Tasks`.
+
+        Nodes do these alone: what a method hides, no other task tells.
+        """
+        ...
+
+    @property
+    def step(self) -> int:
+        """Number of asks that were answered."""
+        ...
+
+    @property
+    def horizon(self) -> int:
+        """Planned number of steps; every schedule reads this, never 'rounds left'."""
+        ...
+
+    @property
+    def done(self) -> bool:
+        """Whether the run has come to its own end."""
+        ...
+
+    def ask(self, nodes: Sequence[str]) -> Request:
+        """Return the next request; `nodes` are all nodes there are, sorted.
+
+        Asked again before `tell`, it returns the same request and changes nothing.
+        """
+        ...
+
+    def tell(self, round_: Round) -> Metrics:
+        """Take in what came back and return the step's metrics."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything that a resumed run needs (tensors, numbers, text, lists, dicts)."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what `state_dict` returned."""
+        ...
+
+    def result(self) -> Result:
+        """Return what the run yields so far."""
+        ...
+
+
+class Engine(Protocol):
+    """Where the nodes are. The same request gives the same bits on every engine."""
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """All nodes, sorted."""
+        ...
+
+    def send(self, request: Request) -> Round:
+        """Broadcast, compute, gather. Raises `RunError` below the quorum, with both numbers."""
+        ...
+
+    def save(self, step: int) -> None:
+        """Keep the nodes' memory as of `step`."""
+        ...
+
+    def load(self, step: int) -> None:
+        """Take the nodes back to `step`; raises `CheckpointError` where that is not held."""
+        ...
+
+    def close(self) -> None:
+        """Release what the engine holds."""
+        ...
+
+
+Callback = Callable[[Strategy, Round, Metrics], bool | None]
+"""Called after each step; a true value ends the run after this step."""
