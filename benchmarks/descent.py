@@ -18,7 +18,8 @@ from fne.config.registry import load
 from fne.core.dataset import Samples
 from fne.core.messages import Header
 from fne.evolution.evaluate import Evaluator, Plan
-from fne.federation.node import Node, Secrets, Worker
+from fne.federation.node import Node, Secrets
+from fne.federation.worker import Worker
 from fne.learning.local_training import descend_together
 
 MODELS, BATCHES, REPETITIONS = 10, 8, 5

@@ -40,8 +40,7 @@ from fne.core.messages import Header, Request, Round
 from fne.engines.local import LocalEngine
 from fne.evolution.indicators import igd, non_dominated
 from fne.federation import wire
-from fne.federation.gather import gather
-from fne.federation.relaying import Relaying
+from fne.federation.rounds import Relaying, gather
 from fne.problems.known_fronts import front, wfg3_line
 from fne.run.search_run import Search, build_search
 from fne.run.train import train

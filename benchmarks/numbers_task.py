@@ -8,7 +8,8 @@ import torch
 
 from fne.config.registry import register
 from fne.core.messages import Request, Tensors
-from fne.federation.node import Node, Worker
+from fne.federation.node import Node
+from fne.federation.worker import Worker
 
 
 @register("task", "numbers")

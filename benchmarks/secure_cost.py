@@ -20,7 +20,8 @@ from fne.config import registry
 from fne.core.dataset import Samples
 from fne.core.messages import Header, Request, Round
 from fne.engines.local import LocalEngine
-from fne.federation.node import Node, Secrets, Worker
+from fne.federation.node import Node, Secrets
+from fne.federation.worker import Worker
 from fne.secure.engine import SecureEngine
 from fne.secure.node_tasks import public_identity
 

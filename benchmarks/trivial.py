@@ -10,7 +10,8 @@ import torch
 from fne.config.registry import Key, register
 from fne.core.contracts import Metrics, Result
 from fne.core.messages import Header, Request, Round, Scalar, Tensors
-from fne.federation.node import Node, Worker
+from fne.federation.node import Node
+from fne.federation.worker import Worker
 from fne.learning.task import LearningTask
 
 

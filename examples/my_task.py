@@ -15,8 +15,9 @@ from fne.config.registry import Key, register
 from fne.core.contracts import Metrics, Result
 from fne.core.messages import Header, Request, Round, Tensors
 from fne.core.randomness import derive_seed, generator
-from fne.federation.node import Node, Worker, payload_of
+from fne.federation.node import Node, payload_of
 from fne.federation.payloads import COUNT, Entry, Payload
+from fne.federation.worker import Worker
 from fne.learning.task import LearningTask
 
 

@@ -18,7 +18,8 @@ from fne.core.randomness import generator, seeded_initialisation
 from fne.engines.local import LocalEngine
 from fne.evolution.evaluate import Evaluator, Plan
 from fne.evolution.genome import Layout, buffers_of
-from fne.federation.node import Node, Secrets, Worker
+from fne.federation.node import Node, Secrets
+from fne.federation.worker import Worker
 from fne.learning.task import LearningTask
 from fne.run.learning_run import build, load_dataset
 from fne.run.train import load_model

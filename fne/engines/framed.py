@@ -15,7 +15,7 @@ from fne.config.registry import Key, register
 from fne.core.messages import Reply, Request
 from fne.engines.local import LocalEngine
 from fne.federation import wire
-from fne.federation.node import Worker
+from fne.federation.worker import Worker
 
 
 class WorkerEach:

@@ -9,11 +9,11 @@ from typing import Annotated, Any, Literal, Protocol
 
 from fne.config.registry import Key, register
 from fne.core.messages import Reply, Request, Round, Status, Tensors
+from fne.engines.availability import LEFT, Availability
 from fne.engines.memory import read_memory, write_memory
-from fne.engines.presence import LEFT, Presence
 from fne.federation import wire
-from fne.federation.gather import gather
-from fne.federation.node import Worker
+from fne.federation.rounds import gather
+from fne.federation.worker import Worker
 
 
 class Host(Protocol):
@@ -91,7 +91,7 @@ class LocalEngine:
         self._held = {name: len(node.data) for name, node in worker.nodes.items() if node.objective is None}
         self._host = host or OneWorker(worker)
         self._step = 0
-        self._presence = Presence(sorted(worker.nodes), run, away=away, stretch=stretch, least=quorum)
+        self._presence = Availability(sorted(worker.nodes), run, away=away, stretch=stretch, least=quorum)
 
     @property
     def nodes(self) -> tuple[str, ...]:

@@ -1,31 +1,23 @@
-"""A client worker: one process with a device that hosts one node (a hospital) or many (a simulation).
-
-A node task is a registered generator function `task(worker, nodes, request, *, option, ...)` that yields one payload
-a node, in order; it is called once a worker, which is what lets all hosted nodes share one pass. Its keyword-only
-parameters are the options that a request may set; they are checked like a config's settings before the task runs.
-"""
+"""Nodes: what a worker holds for each data owner, with its secrets, its policy, and its account of privacy."""
 
 from __future__ import annotations
 
 import functools
 import hashlib
-import traceback
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fne.config import registry, settings
 from fne.core import randomness
 from fne.core.dataset import Samples
-from fne.core.errors import DeclinedError, FneError, RefusedError, RunError, WriteError
+from fne.core.errors import FneError, RefusedError
 from fne.core.hidden import Hidden
-from fne.core.messages import PROTOCOL_VERSION, Header, Reply, Request, Scalar, Status, Tensors
-from fne.evolution.evaluate import Evaluator
+from fne.core.messages import Header, Request, Scalar, Tensors
 from fne.federation import wire
-from fne.federation.lineage import BehindError, Replica
 from fne.privacy.draws import Draws, key_of
 from fne.privacy.policy import KEY_BYTES, Ledger, Policy
 from fne.problems.objective import Objective
@@ -156,141 +148,6 @@ class Node:
         return made.digest()
 
 
-class Worker:
-    """Hosts nodes on one device, with one model that it evaluates and trains for them, or without in a search."""
-
-    def __init__(
-        self,
-        nodes: Mapping[str, Node],
-        evaluator: Evaluator | None = None,
-        *,
-        joined: bool = False,
-        replica: Replica | None = None,
-        device: torch.device | None = None,
-    ) -> None:
-        self.nodes = dict(nodes)
-        self.joined = joined
-        self.replica = replica
-        self.pinned: Mapping[str, bytes] = {}
-        """Public signing keys of the run's nodes, by which secure sums know whose key is whose."""
-        self.only: Collection[str] = ()
-        """Tasks that are answered in a run with secure sums, others are refused; none: it has no secure sums."""
-        self._evaluator = evaluator
-        self._device = device or torch.device("cpu")
-
-    @property
-    def evaluator(self) -> Evaluator:
-        """What evaluates the worker's model; raises `RunError` where there is none."""
-        if self._evaluator is None:
-            raise RunError("this worker has no model: its nodes measure points of a problem")
-        return self._evaluator
-
-    @property
-    def module(self) -> nn.Module:
-        """The worker's module; a task that trains fills it first."""
-        return self.evaluator.module
-
-    @property
-    def device(self) -> torch.device:
-        """Where data and module are, and where surrogates are computed."""
-        return self._device if self._evaluator is None else self._evaluator.device
-
-    def apart(self) -> dict[str, Worker]:
-        """Return a worker for each node, as sites on machines of their own have: they share the model alone."""
-        workers = {}
-        for name, node in self.nodes.items():
-            replica = None if self.replica is None else self.replica.anew()
-            workers[name] = Worker({name: node}, self._evaluator, replica=replica, device=self._device)
-            workers[name].pinned, workers[name].only = self.pinned, self.only
-        return workers
-
-    def run(self, request: Request) -> Iterator[Reply]:
-        """Yield one reply for each addressed node that this worker hosts, in the request's order.
-
-        A node whose task raises is answered for with `failed` and the reason; the others go on.
-        """
-        hosted = [self.nodes[name] for name in request.nodes if name in self.nodes]
-        if request.header.protocol != PROTOCOL_VERSION:
-            reason = f"protocol {request.header.protocol}, this node speaks {PROTOCOL_VERSION}"
-            yield from (Reply(request.header, n.name, Status.REFUSED, reason) for n in hosted)
-            return
-        if self.only and request.task not in self.only:
-            reason = f"this node answers {', '.join(self.only)} only, not {request.task!r}"
-            yield from (Reply(request.header, n.name, Status.REFUSED, reason) for n in hosted)
-            return
-        if self.replica is not None:
-            try:
-                request = self.replica.follow(request)
-            except Exception as error:
-                status = Status.REFUSED if isinstance(error, FneError) else _status(error)
-                yield from (Reply(request.header, n.name, status, _reason(error, tell=True)) for n in hosted)
-                return
-        yield from self._run(hosted, request)
-
-    def _run(self, nodes: Sequence[Node], request: Request) -> Iterator[Reply]:
-        """Yield what the nodes answer; those whose policy does not allow it are not asked."""
-        refused: dict[str, Reply] = {}
-        for node in nodes:
-            try:
-                self._allow(node, request)
-            except Exception as error:  # a request may be anything
-                status = Status.REFUSED if isinstance(error, FneError) else _status(error)
-                reason = _reason(error, tell=node.secrets.simulated)
-                refused[node.name] = Reply(request.header, node.name, status, reason)
-        answers = self._answers([node for node in nodes if node.name not in refused], request)
-        for node in nodes:
-            yield refused.get(node.name) or next(answers)
-        yield from answers  # to their end, which may tell that a task has gone wrong
-
-    def _allow(self, node: Node, request: Request) -> None:
-        if not registry.traits("task", request.task).get("protocol"):
-            node.allow(request)
-        elif not self.only and node.policy.tasks is not None:
-            raise RefusedError(f"this node's policy allows no task {request.task!r}: the run has no secure sums")
-
-    def _answers(self, nodes: Sequence[Node], request: Request) -> Iterator[Reply]:
-        pending = list(nodes)
-        asked = replace(request, nodes=())  # another engine's worker hosts others: no task may depend on them
-        try:
-            task = task_of(request)
-        except FneError as error:
-            yield from (Reply(request.header, node.name, Status.REFUSED, str(error)[:300]) for node in nodes)
-            return
-        while pending:
-            kept = [dict(node.memory) for node in pending]
-            answered = 0
-            try:
-                payloads = iter(task(self, tuple(pending), asked))
-                for node in pending:
-                    payload = next(payloads, None)
-                    if payload is None:
-                        raise RunError(f"task {request.task!r} yields fewer payloads than it has nodes")
-                    if not (isinstance(payload, Mapping) and all(map(wire.sendable, payload.values()))):
-                        raise RunError(f"task {request.task!r} must yield tensors by name, not {payload!r:.60}")
-                    yield Reply(request.header, node.name, payload=payload)
-                    answered += 1
-                if next(payloads, None) is None:
-                    return
-                raise RunError("it yields more payloads than it has nodes")
-            except WriteError:  # it concerns the run, not the node at whose work it came up
-                raise
-            except Exception as error:
-                for node, memory in zip(pending[answered:], kept[answered:], strict=True):
-                    node.memory = memory
-                if answered == len(pending):
-                    raise RuntimeError(
-                        f"task {request.task!r} breaks after its last reply: {_reason(error, tell=True)}"
-                    ) from error
-                if answered == 0 and len(pending) > 1:  # a shared pass broke: who is to blame shows one by one
-                    for node in pending:
-                        yield from self._answers([node], request)
-                    return
-                status = _status(error)
-                culprit = pending[answered]
-                yield Reply(request.header, culprit.name, status, _reason(error, tell=culprit.secrets.simulated))
-                pending = pending[answered + 1 :]
-
-
 def task_of(request: Request) -> functools.partial[Iterator[Tensors]]:
     """Return a request's task with all of its options, to be called once a worker with it, its nodes and the request.
 
@@ -327,23 +184,3 @@ def _checked(
     if mistakes:
         raise FneError(f"task {name!r}: " + "; ".join(f"{m.key}: {m.text}" for m in mistakes))
     return made
-
-
-def _status(error: Exception) -> Status:
-    if isinstance(error, BehindError):
-        return Status.NEEDS_SNAPSHOT
-    if isinstance(error, DeclinedError):
-        return Status.DECLINED
-    return Status.REFUSED if isinstance(error, RefusedError) else Status.FAILED
-
-
-def _reason(error: Exception, *, tell: bool) -> str:
-    """Return a short reason: the error's type and place, and its text if that cannot quote a real node's data.
-
-    The toolkit's own errors and refusals are written to be sent; of others a real site tells no text.
-    """
-    if isinstance(error, FneError | RefusedError | BehindError):
-        return str(error)[:300]
-    frames = traceback.extract_tb(error.__traceback__)
-    place = f" ({frames[-1].name}, line {frames[-1].lineno})" if frames else ""
-    return f"{type(error).__name__}{f': {error}' if tell else ''}{place}"[:300]

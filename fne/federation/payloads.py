@@ -95,7 +95,7 @@ def _sized(declared: Callable[[Request, str], Payload], request: Request, node: 
 
 def fault(payload: Tensors, expected: Payload) -> str:
     """Return what is wrong with a payload, or nothing."""
-    wrong = Form.of(payload).fault(expected)
+    wrong = PayloadSpec.of(payload).fault(expected)
     if wrong:
         return wrong
     for name, value in payload.items():
@@ -128,13 +128,13 @@ def lifeless(payload: Tensors, expected: Payload) -> str:
 
 # ------------------------------------------------------------------------------------------------ forms
 @dataclass(frozen=True)
-class Form:
+class PayloadSpec:
     """The form of a payload that is added up: `(name, whether floats, shape)` of each entry, sorted by name."""
 
     entries: tuple[tuple[str, bool, tuple[int, ...]], ...]
 
     @classmethod
-    def of(cls, payload: Tensors) -> Form:
+    def of(cls, payload: Tensors) -> PayloadSpec:
         """Return the form of a payload."""
         return cls(tuple((n, v.is_floating_point(), tuple(v.shape)) for n, v in sorted(payload.items())))
 
@@ -143,7 +143,7 @@ class Form:
         return json.dumps(self.entries, separators=(",", ":")).encode()
 
     @classmethod
-    def from_bytes(cls, raw: bytes) -> Form:
+    def from_bytes(cls, raw: bytes) -> PayloadSpec:
         """Return the form of `to_bytes`; raises `ValueError` for anything else."""
         try:
             form = cls(tuple((str(n), bool(f), tuple(int(size) for size in shape)) for n, f, shape in json.loads(raw)))
@@ -179,7 +179,7 @@ class Form:
         return f"answers {extra[0]!r}, which was not asked for" if extra else ""
 
 
-def outvoted(forms: Mapping[str, Form]) -> dict[str, str]:
+def outvoted(forms: Mapping[str, PayloadSpec]) -> dict[str, str]:
     """Return the nodes whose form is not the one of most nodes (where two are equally common, of the first), and why.
 
     Args:
@@ -200,7 +200,7 @@ def outvoted(forms: Mapping[str, Form]) -> dict[str, str]:
     return reasons
 
 
-def _described(form: Form, name: str) -> str:
+def _described(form: PayloadSpec, name: str) -> str:
     for entry, is_float, shape in form.entries:
         if entry == name:
             return f"{'float' if is_float else 'int'} {list(shape)}"

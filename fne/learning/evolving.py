@@ -20,7 +20,8 @@ from fne.evolution import shaping
 from fne.evolution.losses import check_loss
 from fne.evolution.population import cleaned
 from fne.federation.lineage import Lineage
-from fne.learning.generation import NodeChoice, fitness_options, mean_losses, sent_buffers
+from fne.federation.participation import NodeChoice
+from fne.learning.generation import fitness_options, mean_losses, sent_buffers
 from fne.learning.task import LearningTask, Validation
 from fne.privacy.policy import Tasks
 

@@ -2,66 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor
 
-from fne.core.errors import SettingError
 from fne.core.messages import Reply, Scalar, Tensors
-from fne.core.randomness import draw_nodes
 from fne.learning.node_tasks import BUFFER
 from fne.learning.task import LearningTask
-
-
-@dataclass(frozen=True)
-class NodeChoice:
-    """Who evaluates a generation (FNE, section 4.3): a function of the run's seed and the step alone.
-
-    Args:
-        seed: of the run.
-        kind: `random_subset`, `single_sample`, `moving_window` or `all`.
-        subset_size, subset_every, full_every, samples_per_node, window_size, window_every: settings of that name.
-    """
-
-    seed: int
-    kind: str = "random_subset"
-    subset_size: int = 1
-    subset_every: int = 1
-    full_every: int = 0
-    samples_per_node: int = 0
-    window_size: int = 1
-    window_every: int = 1
-
-    def __call__(self, step: int, nodes: Sequence[str]) -> tuple[tuple[str, ...], int]:
-        """Return the nodes and how many of their samples they take, 0 for all.
-
-        Later on there may be fewer nodes than are asked for: then it is all of them.
-
-        Raises:
-            SettingError: more nodes are asked for than there are at the first step.
-        """
-        if self.full_every and (step + 1) % self.full_every == 0:
-            return tuple(nodes), 0
-        return self._part(step, nodes), 1 if self.kind == "single_sample" else self.samples_per_node
-
-    def _part(self, step: int, nodes: Sequence[str]) -> tuple[str, ...]:
-        count = len(nodes)
-        if self.kind == "all":
-            return tuple(nodes)
-        if self.kind == "moving_window":
-            size = _at_most(count, step, "window_size", self.window_size)
-            start = step // self.window_every
-            return tuple(sorted(nodes[(start + i) % count] for i in range(size)))
-        size = 1 if self.kind == "single_sample" else _at_most(count, step, "subset_size", self.subset_size)
-        return draw_nodes(nodes, size, self.seed, "nodes", step // self.subset_every)
-
-
-def _at_most(count: int, step: int, key: str, value: int) -> int:
-    if value > count and step == 0:
-        raise SettingError(f"strategy.{key}", value, f"at most the number of nodes, {count}")
-    return min(value, count)
 
 
 def fitness_options(task: LearningTask, loss: str) -> dict[str, Scalar]:

@@ -22,7 +22,8 @@ from fne.core.randomness import seeded_initialisation
 from fne.evolution import losses as fitness
 from fne.evolution.evaluate import has_batch_norm
 from fne.evolution.genome import buffers_of, fill_buffers
-from fne.federation.node import Node, Worker
+from fne.federation.node import Node
+from fne.federation.worker import Worker
 from fne.learning.augment import moved
 
 OPTIMIZER = "optimizer."

@@ -22,8 +22,9 @@ from fne.core.messages import Request, Tensors
 from fne.evolution import reduction, shaping
 from fne.evolution.population import cleaned
 from fne.evolution.rank_one import RankOne, individuals, received
-from fne.federation.node import Node, Worker, payload_of
+from fne.federation.node import Node, payload_of
 from fne.federation.payloads import COUNT, Entry, Payload
+from fne.federation.worker import Worker
 from fne.learning.augment import moved
 from fne.learning.local_training import descend
 

@@ -13,8 +13,9 @@ from torch import Tensor
 from fne.config.registry import Key, register
 from fne.core.errors import RunError
 from fne.core.messages import Request, Tensors
-from fne.federation.node import Node, Worker
+from fne.federation.node import Node
 from fne.federation.payloads import COUNT, Entry, Payload
+from fne.federation.worker import Worker
 from fne.learning.local_training import descend_together
 from fne.privacy.accountant import WEIGHTS, Mechanism, multiplier
 from fne.privacy.compression import prepare

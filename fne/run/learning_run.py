@@ -25,7 +25,8 @@ from fne.evolution.evaluate import Evaluator, has_batch_norm, resolve_plan
 from fne.evolution.genome import Layout, buffers_of
 from fne.evolution.losses import output_of
 from fne.federation.lineage import Lineage, Replica
-from fne.federation.node import Node, Secrets, Worker
+from fne.federation.node import Node, Secrets
+from fne.federation.worker import Worker
 from fne.learning.task import LearningTask
 from fne.privacy.policy import Policy
 from fne.run.device import resolve_device

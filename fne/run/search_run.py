@@ -18,7 +18,8 @@ from fne.core.contracts import Strategy
 from fne.core.dataset import Samples
 from fne.core.errors import SettingError, SettingWarning
 from fne.data.partition import node_names
-from fne.federation.node import Node, Secrets, Worker
+from fne.federation.node import Node, Secrets
+from fne.federation.worker import Worker
 from fne.privacy.policy import Policy
 from fne.problems.objective import Objective, read_known, slot
 from fne.problems.space import FrontTask, Problem, SearchTask

@@ -28,7 +28,7 @@ from fne.core.files import DIGESTS, digests, write_atomically
 from fne.core.messages import Round
 from fne.evolution.losses import DISPLAY_SIGN
 from fne.federation.lineage_codec import LineageCodec
-from fne.federation.relaying import Relaying
+from fne.federation.rounds import Relaying
 from fne.run.checkpoint import Checkpoint
 from fne.run.finish import finish_learning, finish_search, view_of
 from fne.run.folder import (

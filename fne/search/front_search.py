@@ -37,7 +37,7 @@ from fne.search.surrogate_rounds import (
     runs_by_node,
     start_points,
 )
-from fne.secure import ring
+from fne.secure import encoding
 from fne.surrogates import rbfn
 from fne.surrogates.rbfn import Network
 
@@ -290,7 +290,7 @@ class FrontSearch:
         def mean(name: str) -> Tensor:
             value = total.payload[name]
             if self._arithmetic == "fixed":
-                value = torch.from_numpy(ring.decode(value.numpy().view(np.uint64)))
+                value = torch.from_numpy(encoding.decode(value.numpy().view(np.uint64)))
             return value / samples.view(-1, *[1] * (value.dim() - 1))
 
         network = {name: mean(name) for name in ("centres", "widths", "weights", "bias")}

@@ -32,12 +32,13 @@ from fne.core.errors import DeclinedError, RunError
 from fne.core.messages import GIVEN, Header, Request, Tensors
 from fne.evolution import rvea
 from fne.evolution.real_coded import take
-from fne.federation.node import Node, Worker
+from fne.federation.node import Node
 from fne.federation.payloads import Entry, Payload
 from fne.federation.payloads import Kind as PayloadKind
+from fne.federation.worker import Worker
 from fne.search.infill import chosen_points, measure_chosen, padded
 from fne.search.measurements import CUBE, as_words, held, measure_asked, objective_of, runs_of
-from fne.secure import ring
+from fne.secure import encoding
 from fne.surrogates import cubic, rbfn
 from fne.surrogates.acquisition import lcb_of_masked, lcb_of_sums
 from fne.surrogates.rbfn import Network
@@ -299,7 +300,7 @@ def _bounds(
         return lcb_of_masked(request.common[GIVEN + "masked"][:, runs], fed, weight, normalise=normalise)
     first, second = (request.common[GIVEN + name][runs] for name in ("first", "second"))
     if arithmetic == "fixed":
-        first, second = (torch.from_numpy(ring.decode(words.numpy().view(np.uint64))) for words in (first, second))
+        first, second = (torch.from_numpy(encoding.decode(words.numpy().view(np.uint64))) for words in (first, second))
     present = request.common[GIVEN + "count"][runs].double().view(-1, 1, 1)
     return lcb_of_sums(first, second, present, fed, weight)
 
@@ -339,7 +340,7 @@ def _added(values: Tensor, what: str, parties: int, arithmetic: Arithmetic, reme
 
 def _check_range(values: Tensor, nodes: int) -> None:
     """Raise `RunError` for values whose squares could not be added up, before anything is predicted from them."""
-    most = math.sqrt(ring.largest(nodes))
+    most = math.sqrt(encoding.largest(nodes))
     largest = values.nan_to_num().abs().amax(dim=(0, 1))
     if bool((largest > most).any()):
         number = int((largest > most).int().argmax())

@@ -21,7 +21,7 @@ from fne.core.errors import RunError
 from fne.core.messages import Header, Request
 from fne.federation.node import Node
 from fne.problems.objective import Objective, measured
-from fne.secure import ring
+from fne.secure import encoding
 
 POINTS, MEASURED, EXACT, ASKED, OWN = "points", "measured", "exact", "asked", "own"
 """Names in a node's memory."""
@@ -52,8 +52,8 @@ def as_words(values: Tensor, what: str, parties: int, remedy: str) -> Tensor:
         RunError: so many nodes cannot add up values of this size.
     """
     try:
-        words, _ = ring.encode(values.numpy(), parties, what)
-    except ring.OutOfRangeError as error:
+        words, _ = encoding.encode(values.numpy(), parties, what)
+    except encoding.OutOfRangeError as error:
         raise RunError(f"{error}; {remedy}") from None
     return torch.from_numpy(words.view(np.int64)).view(values.shape)
 

@@ -20,8 +20,9 @@ from fne.core.contracts import Result
 from fne.core.errors import DataWarning, DeclinedError, RunError
 from fne.core.messages import Header, Request, Round, Scalar, Tensors
 from fne.evolution.indicators import front_of
-from fne.federation.node import Node, Worker
+from fne.federation.node import Node
 from fne.federation.payloads import Entry, Payload
+from fne.federation.worker import Worker
 from fne.search.measurements import CUBE, MEASURED, POINTS, objective_of, publish
 
 

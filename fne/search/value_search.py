@@ -19,7 +19,7 @@ from fne.core.messages import Header, Request, Round, Scalar
 from fne.privacy.policy import Tasks
 from fne.problems.space import SearchTask
 from fne.search.surrogate_rounds import NOWHERE, runs_by_node, start_points
-from fne.secure import ring
+from fne.secure import encoding
 
 
 class Archive:
@@ -91,7 +91,7 @@ def means_of(round_: Round, arithmetic: Arithmetic = "float") -> tuple[Tensor, T
     (total,) = round_.replies
     value, count = total.payload["value"], total.payload["count"]
     if arithmetic == "fixed":
-        value = torch.from_numpy(ring.decode(value.numpy().view(np.uint64))).view(value.shape)
+        value = torch.from_numpy(encoding.decode(value.numpy().view(np.uint64))).view(value.shape)
     return torch.where(count.unsqueeze(2) > 0, value / count.double().unsqueeze(2), torch.nan), count
 
 

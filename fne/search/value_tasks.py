@@ -15,8 +15,9 @@ from fne.config.registry import Key, register
 from fne.core import randomness
 from fne.core.messages import Header, Request, Tensors
 from fne.evolution.real_coded import take
-from fne.federation.node import Node, Worker, payload_of
+from fne.federation.node import Node, payload_of
 from fne.federation.payloads import Entry, Kind, Payload
+from fne.federation.worker import Worker
 from fne.search.measurements import ASKED, MEASURED, OWN, POINTS, as_words, held, measure_asked, objective_of, runs_of
 from fne.surrogates import rbfn
 from fne.surrogates.rbfn import Network

@@ -24,30 +24,24 @@ from fne.core.errors import RunError
 from fne.core.hidden import ProtocolError
 from fne.core.messages import AGGREGATE, GIVEN, Header, Reply, Request, Round, Scalar, Status
 from fne.federation import lineage
-from fne.federation.gather import OWNERS_CHOICE, failed
-from fne.federation.payloads import Form, expecting, fault, outvoted
-from fne.federation.relaying import Bill, ask_few
+from fne.federation.payloads import PayloadSpec, expecting, fault, outvoted
+from fne.federation.rounds import OWNERS_CHOICE, TrafficSum, ask_few, failed
 from fne.privacy.keystream import KEY_BYTES, Words
 from fne.secure import dealing, keys
 from fne.secure.conflicts import Conflict, conflicts, open_conflicts, passed_on, settled
-from fne.secure.messages import (
+from fne.secure.encoding import unflatten, vector_words
+from fne.secure.protocol import (
+    CHECKS,
     CLIPPED,
     DEALT,
     ECHOES,
     KEYS,
+    LEAST,
     MEMBERS,
     PARTICIPANTS,
+    SEALED_BYTES,
     SIGNATURES,
     TOTAL,
-    mark,
-    rows,
-    texts_of,
-    words_tensor,
-)
-from fne.secure.protocol import (
-    CHECKS,
-    LEAST,
-    SEALED_BYTES,
     Offer,
     Tag,
     boxed,
@@ -55,12 +49,15 @@ from fne.secure.protocol import (
     echo_faults,
     enough,
     entry_faults,
+    mark,
+    rows,
+    texts_of,
     threshold,
     transcript,
+    words_tensor,
 )
 from fne.secure.shares import SHARE_BYTES
 from fne.secure.unmask import opened
-from fne.secure.vectors import unflatten, vector_words
 
 T = TypeVar("T")
 
@@ -87,7 +84,7 @@ class SecureEngine:
         self._left_out: dict[str, Reply] = {}
         self._run = ""
         self._last = (-1, -1)
-        self._bill = Bill()
+        self._bill = TrafficSum()
         self._figures: Metrics = {}
 
     @property
@@ -120,7 +117,7 @@ class SecureEngine:
                 f"step {step}: with secure sums one of the nodes that add up {request.task!r} opens the sum, not "
                 f"{', '.join(relay.nodes) or 'nobody'}"
             )
-        self._bill = Bill()
+        self._bill = TrafficSum()
         attempt = self._last[1] + 1 if self._last[0] == step else 0
         self._last = (step, attempt)
         header = replace(request.header, attempt=attempt)
@@ -276,7 +273,7 @@ class SecureEngine:
         request: Request,
         header: Header,
         words: Words,
-        form: Form,
+        form: PayloadSpec,
         failures: Sequence[Reply],
         participants: int,
     ) -> Round:
@@ -325,13 +322,15 @@ class SecureEngine:
             options=options, reduce="none", relay=None, expected=None,
         )  # fmt: skip
 
-    def _usual_form(self, request: Request, replies: Sequence[Reply], header: Header) -> tuple[Form, list[Reply]]:
+    def _usual_form(
+        self, request: Request, replies: Sequence[Reply], header: Header
+    ) -> tuple[PayloadSpec, list[Reply]]:
         """Return the form of the vectors that are added, and a failure for each node whose vector has another form."""
-        forms: dict[str, Form] = {}
+        forms: dict[str, PayloadSpec] = {}
         reasons: dict[str, str] = {}
         for reply in replies:
             try:
-                form = Form.from_bytes(self._text(reply, header, "form"))
+                form = PayloadSpec.from_bytes(self._text(reply, header, "form"))
             except ValueError as error:  # of the text, or of the entry that holds it
                 reasons[reply.node] = str(error)
                 continue
@@ -341,7 +340,7 @@ class SecureEngine:
             else:
                 forms[reply.node] = form
         reasons |= outvoted(forms)
-        usual = next((form for node, form in forms.items() if node not in reasons), Form(()))
+        usual = next((form for node, form in forms.items() if node not in reasons), PayloadSpec(()))
         return usual, [failed(reply, reasons[reply.node]) for reply in replies if reply.node in reasons]
 
     def _each(self, replies: Sequence[Reply], read: Callable[[Reply], T]) -> tuple[dict[str, T], list[Reply]]:

@@ -28,38 +28,43 @@ from fne.config.registry import Key, register
 from fne.core.errors import RefusedError, RunError
 from fne.core.hidden import ProtocolError
 from fne.core.messages import GIVEN, Relay, Request, Tensors
-from fne.federation.gather import OWNERS_CHOICE
-from fne.federation.node import Node, Worker, task_of
-from fne.federation.payloads import Entry, Form, Payload
+from fne.federation.node import Node, task_of
+from fne.federation.payloads import Entry, Payload, PayloadSpec
+from fne.federation.rounds import OWNERS_CHOICE
+from fne.federation.worker import Worker
 from fne.privacy.keystream import KEY_BYTES
 from fne.secure.dealing import DIGEST_BYTES, DIGESTS
+from fne.secure.encoding import OutOfRangeError, flatten, unflatten
 from fne.secure.keys import SIGNATURE_BYTES, Identity
-from fne.secure.messages import (
+from fne.secure.protocol import (
     CLIPPED,
     DEALT,
+    DEALT_BYTES,
     ECHOES,
     KEYS,
     MEMBERS,
     PARTICIPANTS,
     PREFIX,
+    SEALED_BYTES,
     SIGNATURES,
     TOTAL,
+    Errand,
+    Tag,
     digest_of,
+    enough,
     mark,
     places,
     read,
     relay_of,
     rows,
     texts,
+    threshold,
     turn_of,
     words_of,
     words_tensor,
 )
-from fne.secure.protocol import DEALT_BYTES, SEALED_BYTES, Errand, Tag, enough, threshold
-from fne.secure.ring import OutOfRangeError
 from fne.secure.session import Session
 from fne.secure.shares import SHARE_BYTES
-from fne.secure.vectors import flatten, unflatten
 
 TASKS = (
     "secure_keys", "secure_peers", "secure_confirm", "secure_offer", "secure_deal", "secure_vector", "secure_shares",
@@ -178,7 +183,7 @@ def offer_task(
 
     Takes what that task takes, and `members [n]`. Yields `sealed`, uint8 `[n - 1, 82]`, `digests [3 n, 16]`, `proof
     [t, 33]`, `box`, `commitment` and `form`, uint8 all: see `fne.secure.protocol.Offer` and
-    `fne.federation.payloads.Form`.
+    `fne.federation.payloads.PayloadSpec`.
     """
     tag, header = _tag(request, task), replace(request.header, attempt=attempt)
     common = {name: value for name, value in request.common.items() if not name.startswith(PREFIX)}
@@ -206,7 +211,7 @@ def offer_task(
         if then is not None:
             node.allow(then)
     for node, payload in zip(nodes, _done(worker, nodes, work), strict=True):
-        form, errand = Form.of(payload), None
+        form, errand = PayloadSpec.of(payload), None
         if then is not None and receiver is not None:
             errand = Errand(receiver, then, form, len(members), clip)
         with _refusing():

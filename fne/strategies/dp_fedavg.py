@@ -30,7 +30,8 @@ import torch
 from fne.config.registry import Key, register
 from fne.core.errors import RunError
 from fne.core.messages import Request, Scalar, Tensors
-from fne.federation.node import Node, Worker, payload_of
+from fne.federation.node import Node, payload_of
+from fne.federation.worker import Worker
 from fne.learning.local_training import descend
 from fne.learning.node_tasks import private_payload
 from fne.learning.private_averaging import PrivateAveraging

@@ -37,7 +37,8 @@ from fne.core.messages import Request, Scalar, Tensors
 from fne.core.quiet import ignored
 from fne.core.randomness import seeded_by
 from fne.evolution import losses as fitness
-from fne.federation.node import Node, Worker, payload_of
+from fne.federation.node import Node, payload_of
+from fne.federation.worker import Worker
 from fne.learning.augment import moved
 from fne.learning.node_tasks import private_payload
 from fne.learning.private_averaging import PrivateAveraging

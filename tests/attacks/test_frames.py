@@ -14,9 +14,9 @@ from fne.core.errors import DataWarning, RunError
 from fne.core.messages import Reply, Request, Round, Status
 from fne.engines import local
 from fne.federation import wire
-from fne.federation.gather import gather
-from fne.federation.node import Worker
 from fne.federation.payloads import expecting
+from fne.federation.rounds import gather
+from fne.federation.worker import Worker
 from fne.run.learning_run import build
 from fne.run.search_run import build_search
 from fne.run.train import train

@@ -25,11 +25,11 @@ from fne.core.randomness import chosen_node
 from fne.engines.local import LocalEngine
 from fne.evolution import rvea
 from fne.federation import wire
-from fne.federation.gather import gather
-from fne.federation.node import Node, Worker
-from fne.federation.relaying import Relaying
+from fne.federation.node import Node
+from fne.federation.rounds import Relaying, gather
+from fne.federation.worker import Worker
 from fne.run.search_run import build_search
-from fne.secure import ring
+from fne.secure import encoding
 from fne.secure.engine import SecureEngine
 from fne.secure.node_tasks import secure_only
 from fne.surrogates.acquisition import lcb_of_sums
@@ -82,7 +82,7 @@ def read(payload: dict[str, Tensor], n: int) -> Tensor | None:
 
 
 def decoded(words: Tensor) -> Tensor:
-    return torch.from_numpy(ring.decode(words.numpy().reshape(-1).view(np.uint64))).view(words.shape)
+    return torch.from_numpy(encoding.decode(words.numpy().reshape(-1).view(np.uint64))).view(words.shape)
 
 
 def attacked(strategy: str, **settings: Any) -> Server:

@@ -22,8 +22,8 @@ from fne.core.dataset import Samples
 from fne.core.errors import RunError
 from fne.core.messages import Reply, Request, Round, Status
 from fne.engines.local import LocalEngine
-from fne.federation import gather as gathering
-from fne.federation.node import Worker
+from fne.federation import rounds
+from fne.federation.worker import Worker
 from fne.loop import run
 
 Change = Callable[[Reply], list[Reply]]
@@ -187,8 +187,8 @@ def test_a_node_that_does_not_answer_has_sent_no_bytes(go: Go) -> None:
 
 def test_without_the_defences_the_attacks_succeed(go: Go, monkeypatch: pytest.MonkeyPatch) -> None:
     """One NaN of one node ends FedAvg for good, and a generation of `es`."""
-    monkeypatch.setattr(gathering, "fault", lambda payload, expected: "")
-    monkeypatch.setattr(gathering, "lifeless", lambda payload, expected: "")
+    monkeypatch.setattr(rounds, "fault", lambda payload, expected: "")
+    monkeypatch.setattr(rounds, "lifeless", lambda payload, expected: "")
     with pytest.raises(RunError, match=r"step 1: 0 of 4 nodes answered.*n0 and 3 more: training diverged"):
         go("fedavg", spoilt(math.nan))  # and the others are blamed
     with pytest.raises(RunError, match=r"no candidate has a finite loss|non-finite"):

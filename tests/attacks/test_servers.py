@@ -28,8 +28,8 @@ from fne.search import value_tasks as queries
 from fne.secure import node_tasks as secure_tasks
 from fne.secure import session
 from fne.secure.engine import SecureEngine
-from fne.secure.messages import MEMBERS
 from fne.secure.node_tasks import secure_only
+from fne.secure.protocol import MEMBERS
 from fne.strategies import dp_fedavg
 from tests.attacks.fuzzing import TIMES, luck
 

@@ -21,8 +21,9 @@ from fne.core.errors import RunError
 from fne.core.messages import Header, Reply, Request, Round, Status, Tensors
 from fne.engines.framed import WorkerEach
 from fne.engines.local import LocalEngine
-from fne.federation.node import Node, Secrets, Worker
-from fne.federation.payloads import Form, outvoted
+from fne.federation.node import Node, Secrets
+from fne.federation.payloads import PayloadSpec, outvoted
+from fne.federation.worker import Worker
 from fne.secure import dealing, keys, protocol, shares
 from fne.secure import engine as secure
 from fne.secure.conflicts import settled
@@ -439,8 +440,8 @@ def nothing_wrong(*_: Any) -> dict[str, str]:
     return {}
 
 
-def as_it_stands(said: bytes) -> Form:
-    return Form(tuple((name, bool(is_float), tuple(shape)) for name, is_float, shape in json.loads(said)))
+def as_it_stands(said: bytes) -> PayloadSpec:
+    return PayloadSpec(tuple((name, bool(is_float), tuple(shape)) for name, is_float, shape in json.loads(said)))
 
 
 OFF: list[tuple[str, Any, str, Any]] = [
@@ -451,7 +452,7 @@ OFF: list[tuple[str, Any, str, Any]] = [
     ("says no to all", secure, "settled", lambda there, *_: sorted(there)),
     ("digests", secure, "settled", lambda there, *_: sorted(there)),
     ("a share", dealing, "digest", lambda *_: bytes(dealing.DIGEST_BYTES)),
-    ("form in another order", Form, "from_bytes", as_it_stands),
+    ("form in another order", PayloadSpec, "from_bytes", as_it_stands),
 ]  # fmt: skip
 
 
@@ -506,7 +507,7 @@ def test_who_stays_in_a_sum() -> None:
 def test_forms_in_another_order_are_told_apart_and_not_by_a_traceback() -> None:
     for said in ([["x", True, [1]], ["n", False, [1]]], [["n", False, [1]]] * 2):
         with pytest.raises(ValueError, match="sorted by name, each once"):
-            Form.from_bytes(json.dumps(said, separators=(",", ":")).encode())
-    a, b = Form((("n", False, (1,)), ("x", True, (1,)))), Form((("n", False, (1,)), ("x", True, (2,))))
+            PayloadSpec.from_bytes(json.dumps(said, separators=(",", ":")).encode())
+    a, b = PayloadSpec((("n", False, (1,)), ("x", True, (1,)))), PayloadSpec((("n", False, (1,)), ("x", True, (2,))))
     assert set(outvoted({"n0": a, "n1": a, "n2": b})) == {"n2"}
-    assert Form.from_bytes(a.to_bytes()) == a
+    assert PayloadSpec.from_bytes(a.to_bytes()) == a

@@ -11,8 +11,8 @@ import pytest
 from fne.config.load import load_config
 from fne.core.errors import FneError
 from fne.core.messages import Header, Request, Status
+from fne.engines.availability import Availability
 from fne.engines.local import LocalEngine
-from fne.engines.presence import Presence
 from fne.federation.lineage_codec import LineageCodec
 from fne.run.learning_run import build
 from fne.run.train import train
@@ -21,8 +21,8 @@ from fne.watch.history import read_history
 NODES = tuple(f"n{i}" for i in range(8))
 
 
-def presence(run: str = "run", **changed: Any) -> Presence:
-    return Presence(NODES, run, **{"away": 0.3, "stretch": 4, "least": 1, **changed})
+def presence(run: str = "run", **changed: Any) -> Availability:
+    return Availability(NODES, run, **{"away": 0.3, "stretch": 4, "least": 1, **changed})
 
 
 def test_nobody_is_away_where_that_is_not_asked_for() -> None:
@@ -81,7 +81,7 @@ def config(**changed: Any) -> dict[str, Any]:
 def test_the_engine_has_no_answer_of_one_that_has_left() -> None:
     made = build(load_config(config()))
     engine = LocalEngine(made.worker, "run", away=0.5, stretch=3)
-    there = Presence(sorted(made.nodes), "run", away=0.5, stretch=3, least=1)
+    there = Availability(sorted(made.nodes), "run", away=0.5, stretch=3, least=1)
     left = 0
     for step in range(12):
         listed = there.listed(step)

@@ -30,7 +30,8 @@ from fne.evolution.evaluate import (
 from fne.evolution.genome import Layout, buffers_of
 from fne.evolution.philox import Perturbations
 from fne.evolution.rank_one import RankOne, steps, width
-from fne.federation.node import Node, Secrets, Worker
+from fne.federation.node import Node, Secrets
+from fne.federation.worker import Worker
 
 
 class Stacked(nn.Module):

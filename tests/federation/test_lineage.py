@@ -21,10 +21,10 @@ from fne.config.registry import catalogue
 from fne.core.errors import CheckpointError, FneError, RunError, SettingError
 from fne.core.messages import Reply, Request, Round, Status
 from fne.federation import lineage, wire
-from fne.federation.gather import gather
 from fne.federation.lineage import Replica, digest
 from fne.federation.lineage_codec import LineageCodec
-from fne.federation.node import Worker
+from fne.federation.rounds import gather
+from fne.federation.worker import Worker
 from fne.run.learning_run import Experiment, build, new_lineage
 from fne.run.train import train
 from fne.watch.history import read_history

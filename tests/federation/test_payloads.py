@@ -17,10 +17,10 @@ from fne.core.dataset import Samples
 from fne.core.errors import FneError, RunError
 from fne.core.messages import Header, Reply, Request, Round, Status, Tensors
 from fne.engines.local import LocalEngine
-from fne.federation.gather import RunningSum
 from fne.federation.lineage_codec import LineageCodec
-from fne.federation.node import Worker
-from fne.federation.payloads import COUNT, Entry, Form, expecting, fault, outvoted
+from fne.federation.payloads import COUNT, Entry, PayloadSpec, expecting, fault, outvoted
+from fne.federation.rounds import RunningSum
+from fne.federation.worker import Worker
 from fne.loop import run
 
 HEADER = Header(0, 0)
@@ -88,10 +88,10 @@ def test_the_declaration_is_evaluated_on_the_request_as_it_was_before_a_codec() 
 # ------------------------------------------------------------------------------------------------ forms
 @pytest.mark.parametrize("raw", [b"", b"[[1]]", b'[["a",true,[-1]]]', b'[["a",true,"x"]]', b"\xff", b"[" * 5000])
 def test_a_form_that_cannot_be_read_is_an_error(raw: bytes) -> None:
-    form = Form.of({"b": torch.ones(2, 3), "a": torch.tensor(3)})
-    assert Form.from_bytes(form.to_bytes()) == form
+    form = PayloadSpec.of({"b": torch.ones(2, 3), "a": torch.tensor(3)})
+    assert PayloadSpec.from_bytes(form.to_bytes()) == form
     with pytest.raises(ValueError, match="its vector"):
-        Form.from_bytes(raw)
+        PayloadSpec.from_bytes(raw)
 
 
 def answer(node: str, **payload: Tensor) -> Reply:
@@ -125,7 +125,7 @@ def test_a_sum_is_that_of_the_most_common_form(odd: dict[str, Tensor], said: str
 
 
 def test_of_equally_common_forms_the_first_one_counts() -> None:
-    forms = {name: Form.of({"x": torch.ones(size)}) for name, size in (("a", 2), ("b", 3), ("c", 3), ("d", 2))}
+    forms = {name: PayloadSpec.of({"x": torch.ones(size)}) for name, size in (("a", 2), ("b", 3), ("c", 3), ("d", 2))}
     assert list(outvoted(forms)) == ["b", "c"]
     assert outvoted({"a": forms["a"], "d": forms["d"]}) == {}
 

@@ -17,8 +17,9 @@ from fne.core.errors import RefusedError, RunError
 from fne.core.messages import Header, Relay, Request, Round, Tensors
 from fne.core.randomness import chosen_node
 from fne.engines.local import LocalEngine
-from fne.federation.node import Node, Secrets, Worker, payload_of
-from fne.federation.relaying import Relaying
+from fne.federation.node import Node, Secrets, payload_of
+from fne.federation.rounds import Relaying
+from fne.federation.worker import Worker
 
 NODES = ("n0", "n1", "n2", "n3")
 SUM = {"x": [6.0, 10.0], "n": [14]}

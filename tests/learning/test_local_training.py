@@ -18,7 +18,8 @@ from fne.core.dataset import Samples
 from fne.core.messages import Header
 from fne.core.randomness import generator, seeded_initialisation
 from fne.evolution.evaluate import Evaluator, Plan
-from fne.federation.node import Node, Secrets, Worker
+from fne.federation.node import Node, Secrets
+from fne.federation.worker import Worker
 from fne.learning import local_training as descent
 from fne.learning.local_training import descend
 

@@ -19,7 +19,7 @@ from fne.core.errors import SettingError
 from fne.privacy import draws
 from fne.privacy.draws import LEAST_STEPS, Draws, key_of
 from fne.privacy.noise import noised, step_of, whole
-from fne.secure import ring
+from fne.secure import encoding
 
 KEY = bytes(range(32))
 
@@ -199,8 +199,8 @@ def test_what_is_sent_is_a_whole_number_of_steps_that_sums_keep() -> None:
         assert sent.dtype == torch.float32
         assert float(steps.abs().max()) < 2**24
         total += sent.double()
-        words += ring.encode(sent.numpy(), 5, "update")[0]
-    assert np.array_equal(ring.decode(words), total.numpy())
+        words += encoding.encode(sent.numpy(), 5, "update")[0]
+    assert np.array_equal(encoding.decode(words), total.numpy())
     assert float(total.std()) == pytest.approx(0.21 * math.sqrt(5), rel=0.1)
 
 

@@ -20,8 +20,9 @@ from fne.core.messages import Header, Reply, Request, Round, Status
 from fne.core.randomness import chosen_node
 from fne.engines.local import LocalEngine
 from fne.evolution import rvea
-from fne.federation.node import Secrets, Worker
-from fne.federation.relaying import Relaying
+from fne.federation.node import Secrets
+from fne.federation.rounds import Relaying
+from fne.federation.worker import Worker
 from fne.loop import run
 from fne.privacy.policy import Policy
 from fne.problems.space import FrontTask, Space, Variable

@@ -12,7 +12,8 @@ from fne.core.contracts import Result
 from fne.core.dataset import Samples
 from fne.core.errors import RefusedError, RunError
 from fne.core.messages import Header, Request, Round, Status, Traffic
-from fne.federation.node import Node, Secrets, Worker
+from fne.federation.node import Node, Secrets
+from fne.federation.worker import Worker
 from fne.problems.objective import Objective
 from fne.search.release import ReleaseWarning, check_release, release_front_task, release_request, released_fronts
 

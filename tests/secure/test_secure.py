@@ -34,24 +34,25 @@ from fne.core.errors import RunError, SettingError
 from fne.core.hidden import Hidden, ProtocolError
 from fne.core.messages import AGGREGATE, Header, Reply, Request, Round, Status, Tensors
 from fne.engines.local import LocalEngine
-from fne.federation.gather import RunningSum
 from fne.federation.lineage_codec import LineageCodec
-from fne.federation.node import Node, Secrets, Worker, payload_of
+from fne.federation.node import Node, Secrets, payload_of
+from fne.federation.payloads import PayloadSpec
+from fne.federation.rounds import RunningSum
+from fne.federation.worker import Worker
 from fne.loop import run
 from fne.privacy.keystream import Words, keystream
 from fne.run.learning_run import build
 from fne.run.train import train
-from fne.secure import dealing, keys, protocol, ring, shares, vectors
+from fne.secure import dealing, encoding, keys, protocol, shares
 from fne.secure import engine as secure
 from fne.secure import node_tasks as secure_tasks
 from fne.secure.conflicts import conflicts, passed_on
+from fne.secure.encoding import BITS
 from fne.secure.engine import SecureEngine
-from fne.secure.exchange import Exchange, Link
 from fne.secure.keys import Agreement, Identity
 from fne.secure.node_tasks import public_identity, secure_only
 from fne.secure.protocol import LEAST, Offer, Tag, enough, threshold
-from fne.secure.ring import BITS
-from fne.secure.session import Session
+from fne.secure.session import Exchange, Link, Session
 from fne.secure.unmask import opened
 from fne.watch.history import read_history
 
@@ -156,7 +157,7 @@ def words(*numbers: int) -> Words:
 def some(count: int, size: int, seed: int = 0) -> list[Words]:
     """Return vectors of small fixed-point numbers."""
     draw = np.random.default_rng(seed)
-    return [ring.encode(draw.normal(size=size), count, "")[0] for _ in range(count)]
+    return [encoding.encode(draw.normal(size=size), count, "")[0] for _ in range(count)]
 
 
 def plain(values: Sequence[Words], which: Collection[int] | None = None) -> Words:
@@ -170,43 +171,43 @@ def plain(values: Sequence[Words], which: Collection[int] | None = None) -> Word
 def test_a_sum_in_the_ring_is_that_of_the_rounded_fractions(values: list[float], nodes: int) -> None:
     array = np.array(values)
     whole = [round(Fraction(value) * 2**BITS) for value in values]  # to even, as rint
-    encoded, clipped = ring.encode(array, nodes, "loss")
+    encoded, clipped = encoding.encode(array, nodes, "loss")
     assert clipped == 0
     assert encoded.view(np.int64).tolist() == whole
     total = np.full(1, 2**64 - 7, dtype=np.uint64)  # a mask, on one and off the other
     for word in encoded:
         total = total + word
-    assert ring.decode(total + words(7))[0] == sum(whole) / 2**BITS
+    assert encoding.decode(total + words(7))[0] == sum(whole) / 2**BITS
 
 
 @given(st.lists(st.floats(-2e8, 2e8), min_size=4, max_size=8))
 @settings(deadline=None, max_examples=60)
 def test_a_sum_is_off_by_the_fixed_point_and_by_what_a_float_holds_of_it(values: list[float]) -> None:
     nodes, exact = len(values), sum(map(Fraction, values))
-    (total,) = ring.decode(plain([ring.encode(np.array([value]), nodes, "")[0] for value in values]))
+    (total,) = encoding.decode(plain([encoding.encode(np.array([value]), nodes, "")[0] for value in values]))
     assert abs(Fraction(float(total)) - exact) <= Fraction(nodes, 2**33) + abs(exact) * Fraction(1 + 2**-40) / 2**53
 
 
 def test_buffers_that_nobody_changes_come_back_to_the_fixed_point_only() -> None:
     """As the docs say: a plain sum gives their bits."""
     counts, buffers = (3, 5, 7, 2), torch.tensor([1e-11, 2**-20, 3.0], dtype=torch.float64)
-    total = plain([vectors.flatten({"b": buffers * count}, 4) for count in counts])
-    got, _ = vectors.unflatten(total, vectors.Form.of({"b": buffers}), 4)
+    total = plain([encoding.flatten({"b": buffers * count}, 4) for count in counts])
+    got, _ = encoding.unflatten(total, PayloadSpec.of({"b": buffers}), 4)
     assert (got["b"] / sum(counts)).tolist() == [0.0, 2**-20, 3.0]
 
 
 @pytest.mark.parametrize("nodes", [4, 5, 7, 10, 100, 1000, 4097])
 def test_the_largest_numbers_do_not_wrap(nodes: int) -> None:
-    most = ring.largest(nodes)
+    most = encoding.largest(nodes)
     for end in (most, -most):
-        (word,), _ = ring.encode(np.array([end]), nodes, "")
+        (word,), _ = encoding.encode(np.array([end]), nodes, "")
         total = np.zeros(1, dtype=np.uint64)
         for _ in range(nodes):
             total = total + word
-        assert ring.decode(total)[0] == pytest.approx(nodes * end, rel=1e-15)
+        assert encoding.decode(total)[0] == pytest.approx(nodes * end, rel=1e-15)
     assert nodes * int(most * 2**BITS) < 2**63 <= nodes * (int(most * 2**BITS * (1 + 2**-51)) + nodes)
     with pytest.raises(ProtocolError, match="out of range"):
-        ring.encode(np.array([math.nextafter(most, math.inf)]), nodes, "")
+        encoding.encode(np.array([math.nextafter(most, math.inf)]), nodes, "")
 
 
 @pytest.mark.parametrize(
@@ -220,24 +221,24 @@ def test_the_largest_numbers_do_not_wrap(nodes: int) -> None:
 )
 def test_what_has_no_place_in_the_ring_is_named_by_entry_and_index(value: float, said: str) -> None:
     with pytest.raises(ProtocolError, match=said) as caught:
-        ring.encode(np.array([[0.5], [value]]), 10, "loss")
+        encoding.encode(np.array([[0.5], [value]]), 10, "loss")
     assert f"{value:.1e}"[:4] not in str(caught.value)  # what it is stays there
 
 
 def test_numbers_beyond_are_clipped_and_counted_where_that_is_declared() -> None:
-    encoded, clipped = ring.encode(np.array([1e300, -1e300, 1.0, -0.0]), 10, "", clip=True)
-    most = ring.largest(10)
-    assert (ring.decode(encoded).tolist(), clipped) == ([most, -most, 1.0, 0.0], 2)
-    assert not np.signbit(ring.decode(encoded)[3])
+    encoded, clipped = encoding.encode(np.array([1e300, -1e300, 1.0, -0.0]), 10, "", clip=True)
+    most = encoding.largest(10)
+    assert (encoding.decode(encoded).tolist(), clipped) == ([most, -most, 1.0, 0.0], 2)
+    assert not np.signbit(encoding.decode(encoded)[3])
 
 
 @pytest.mark.parametrize("number", [2**63 - 1, -(2**63), 2**61])
 def test_integers_are_exact_or_an_error(number: int) -> None:
     most = (2**63 - 1) // 4
-    exact = ring.encode_whole(np.array([most, -most, 2**53 + 1]), 4, "")
-    assert ring.decode_whole(exact).tolist() == [most, -most, 2**53 + 1]
+    exact = encoding.encode_whole(np.array([most, -most, 2**53 + 1]), 4, "")
+    assert encoding.decode_whole(exact).tolist() == [most, -most, 2**53 + 1]
     with pytest.raises(ProtocolError, match=r"samples\[0\] is out of range"):
-        ring.encode_whole(np.array([number]), 4, "samples")
+        encoding.encode_whole(np.array([number]), 4, "samples")
 
 
 @given(st.data(), st.integers(4, 300), st.integers(0, 40))
@@ -245,9 +246,9 @@ def test_integers_are_exact_or_an_error(number: int) -> None:
 def test_counters_add_up_inside_their_words(data: st.DataObject, nodes: int, size: int) -> None:
     counts = [data.draw(st.lists(st.integers(0, 1), min_size=size, max_size=size)) for _ in range(5)]
     counts += [[1] * size] * (nodes - 5)  # up to all nodes
-    packed = [ring.pack(np.array(c, dtype=np.uint64), nodes) for c in counts[:nodes]]
-    assert {len(p) for p in packed} == {ring.packed_size(size, nodes)}
-    total = ring.unpack(plain(packed), nodes, size)
+    packed = [encoding.pack(np.array(c, dtype=np.uint64), nodes) for c in counts[:nodes]]
+    assert {len(p) for p in packed} == {encoding.packed_size(size, nodes)}
+    total = encoding.unpack(plain(packed), nodes, size)
     assert total.tolist() == np.sum(counts[:nodes], axis=0, dtype=int, initial=0).tolist() if size else not len(total)
 
 
@@ -269,9 +270,9 @@ def test_a_masked_sum_is_the_plain_one_with_dropouts_and_whatever_is_not_finite(
         for _ in range(nodes)
     ]
     gone = data.draw(st.sets(st.integers(0, nodes - 1), max_size=nodes - enough(nodes)))
-    vectors_ = [vectors.flatten(payload, nodes) for payload in payloads]
+    vectors_ = [encoding.flatten(payload, nodes) for payload in payloads]
     view = play(agree(nodes), vectors_, gone=gone)
-    got, clipped = vectors.unflatten(view.opened(), vectors.Form.of(payloads[0]), nodes)
+    got, clipped = encoding.unflatten(view.opened(), PayloadSpec.of(payloads[0]), nodes)
     wanted = RunningSum(Header(0, 0))
     for i, payload in enumerate(payloads):
         if i not in gone:
@@ -304,8 +305,8 @@ def test_a_masked_weighted_mean_is_the_plain_one_to_nine_digits(data: st.DataObj
         {"loss": torch.tensor([n * f], dtype=torch.float64), "samples": torch.tensor([n])}
         for n, f in zip(counts, losses, strict=True)
     ]
-    view = play(agree(nodes), [vectors.flatten(p, nodes) for p in payloads], gone=gone)
-    got, _ = vectors.unflatten(view.opened(), vectors.Form.of(payloads[0]), nodes)
+    view = play(agree(nodes), [encoding.flatten(p, nodes) for p in payloads], gone=gone)
+    got, _ = encoding.unflatten(view.opened(), PayloadSpec.of(payloads[0]), nodes)
     left = [i for i in range(nodes) if i not in gone]
     mean = sum(Fraction(counts[i]) * Fraction(losses[i]) for i in left) / sum(counts[i] for i in left)
     assert float(got["loss"]) / int(got["samples"]) == pytest.approx(float(mean), rel=1e-9)
@@ -506,7 +507,7 @@ def test_masked_words_are_even_in_every_byte_and_run_like_coins(value: int) -> N
         bits = np.unpackbits(masked.view(np.uint8))
         runs = 1 + int((bits[1:] != bits[:-1]).sum())
         assert abs(runs - len(bits) / 2) < 7 * math.sqrt(len(bits)) / 2
-    assert ring.decode_whole(view.opened()).tolist() == [(4 * value + 2**63) % 2**64 - 2**63] * 4000
+    assert encoding.decode_whole(view.opened()).tolist() == [(4 * value + 2**63) % 2**64 - 2**63] * 4000
 
 
 def test_equal_values_in_two_steps_give_vectors_of_which_even_the_difference_is_even() -> None:
@@ -1000,14 +1001,14 @@ def without_blinding(patch: pytest.MonkeyPatch) -> None:
 def sum_goes_round() -> bool:
     """Numbers that fit each, but not together: the total is another one, and nobody says so."""
     try:
-        values = [ring.encode(np.array([1.5e9]), 4, "loss")[0]] * 4
+        values = [encoding.encode(np.array([1.5e9]), 4, "loss")[0]] * 4
     except ProtocolError:
         return False
-    return float(ring.decode(play(agree(4), values).opened())[0]) != 6e9
+    return float(encoding.decode(play(agree(4), values).opened())[0]) != 6e9
 
 
 def boundless(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ring, "largest", lambda nodes: 2.0**31 - 1)
+    patch.setattr(encoding, "largest", lambda nodes: 2.0**31 - 1)
 
 
 def rest_is_one_node() -> bool:
@@ -1126,8 +1127,8 @@ def joined_again(patch: pytest.MonkeyPatch) -> None:
 def finite_rest_is_read() -> bool:
     """Three of four have an infinite loss: the word of the total is the fourth one's."""
     payloads = [{"loss": torch.tensor([[1.0], [math.inf if i else 0.75]])} for i in range(4)]
-    total = play(agree(4), [vectors.flatten(payload, 4) for payload in payloads]).opened()
-    return float(ring.decode(total)[1]) == 0.75
+    total = play(agree(4), [encoding.flatten(payload, 4) for payload in payloads]).opened()
+    return float(encoding.decode(total)[1]) == 0.75
 
 
 def zeros_instead(patch: pytest.MonkeyPatch) -> None:
@@ -1578,7 +1579,7 @@ def test_a_declared_clip_is_counted(lab: SimpleNamespace, monkeypatch: pytest.Mo
     use(monkeypatch, lambda name: {"x": torch.tensor([5e8, -1e30 if name < "n2" else 1.0])})
     clipping = SecureEngine(lab.tap, lab.worker.pinned, clip=True)
     (total,) = clipping.send(fitness(task="t", options={})).replies
-    most, metrics = ring.largest(6), {}
+    most, metrics = encoding.largest(6), {}
     assert total.payload["x"].tolist() == pytest.approx([6 * most, 4 - 2 * most])
     clipping.observe(None, None, metrics)  # type: ignore[arg-type]
     assert metrics == {"participants": 6, "clipped": 8}
@@ -1833,7 +1834,7 @@ def test_no_secret_and_no_value_of_a_node_is_in_anything_that_a_run_leaves(
     secret: list[bytes] = []
     shown: set[str] = set()
     payloads: list[Tensors] = []
-    fresh, begin, stream, flatten = keys.fresh, Session.begin, protocol.keystream, vectors.flatten
+    fresh, begin, stream, flatten = keys.fresh, Session.begin, protocol.keystream, encoding.flatten
 
     def begun(self: Session, tag: Tag, members: Sequence[int], words: Words, *rest: Any) -> Offer:
         secret.extend(word.tobytes() for word in words[(words > 2**20) & (words < 2**63)])

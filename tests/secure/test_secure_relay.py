@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import math
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -26,22 +27,22 @@ from fne.core.hidden import ProtocolError
 from fne.core.messages import Header, Relay, Reply, Request, Round, Status, Tensors
 from fne.core.randomness import chosen_node
 from fne.engines.local import LocalEngine
-from fne.federation.node import Node, Secrets, Worker, payload_of
-from fne.federation.payloads import Form
-from fne.federation.relaying import Relaying
+from fne.federation.node import Node, Secrets, payload_of
+from fne.federation.payloads import PayloadSpec
+from fne.federation.rounds import Relaying
+from fne.federation.worker import Worker
 from fne.privacy.keystream import Words
-from fne.secure import keys, messages, protocol, ring, shares
+from fne.secure import encoding, keys, protocol, shares
 from fne.secure import node_tasks as secure_tasks
 from fne.secure.conflicts import passed_on
+from fne.secure.encoding import vector_words
 from fne.secure.engine import SecureEngine
-from fne.secure.exchange import Exchange
 from fne.secure.keys import Identity
 from fne.secure.node_tasks import secure_only
 from fne.secure.protocol import CHECKS, Errand, Offer, Tag, enough, threshold
 from fne.secure.rules import check_secure
-from fne.secure.session import Session
+from fne.secure.session import Exchange, Session
 from fne.secure.unmask import opened
-from fne.secure.vectors import vector_words
 
 Off = Callable[[pytest.MonkeyPatch], None]
 
@@ -85,7 +86,7 @@ class Relayed:
         return protocol.nonce_of(self.members)
 
     def offer(self) -> Relayed:
-        form = Form((("x", False, self.values[0].shape),))
+        form = PayloadSpec((("x", False, self.values[0].shape),))
         errand = Errand(self.receiver, Request(Header(0, self.step), "hold", ()), form, len(self.sessions))
         for i, (session, value) in enumerate(zip(self.sessions, self.values, strict=True)):
             self.offers[i] = session.begin(self.tag, self.members, value, b"", errand)
@@ -129,7 +130,7 @@ def relayed(nodes: int, size: int = 6, receiver: int = -1, seed: int = 0, **more
 
 def some(count: int, size: int, seed: int = 0) -> list[Words]:
     draw = np.random.default_rng(seed)
-    return [ring.encode(draw.normal(size=size), count, "")[0] for _ in range(count)]
+    return [encoding.encode(draw.normal(size=size), count, "")[0] for _ in range(count)]
 
 
 def plain(values: Sequence[Words], which: Collection[int]) -> Words:
@@ -514,10 +515,10 @@ def to_some(lab: Lab, nodes: Collection[str], **wanted: Any) -> None:
     def send(request: Request) -> Round:
         if request.task != "secure_offer":
             return real(request)
-        other = messages.relay_of(str(request.options["relay"]))
+        other = protocol.relay_of(str(request.options["relay"]))
         assert other is not None
         to, options = wanted.get("to", other.nodes[0]), {**other.options, **wanted.get("options", {})}
-        text = messages.json.dumps([to, other.task, options])
+        text = json.dumps([to, other.task, options])
         theirs = real(replace(request, nodes=tuple(nodes), options={**request.options, "relay": text}))
         ours = real(replace(request, nodes=tuple(n for n in request.nodes if n not in nodes)))
         return replace(ours, replies=(*ours.replies, *theirs.replies))
@@ -547,7 +548,7 @@ def receivers_differ() -> bool:
 
 
 def work_alone(patch: pytest.MonkeyPatch) -> None:
-    real = messages.digest_of
+    real = protocol.digest_of
     patch.setattr(secure_tasks, "digest_of", lambda work, *, clip: real(replace(work, relay=None), clip=clip))
 
 
@@ -695,7 +696,7 @@ def test_a_sum_takes_five_exchanges_and_its_bytes_are_as_the_docs_say() -> None:
     assert metrics == {"participants": 7}
     round_ = lab.secured.send(lab.ask(1))
     assert lab.tap.tasks == [*KEYS_OF_A_RUN, *A_SUM * 2]
-    form = Form((("n", False, (2,)), ("x", True, (6,))))
+    form = PayloadSpec((("n", False, (2,)), ("x", True, (6,))))
     words, described, candidates = vector_words(form, n), len(form.to_bytes()), 8
     for name in lab.names:
         receives = name == lab.chosen()
@@ -911,7 +912,7 @@ def test_a_rest_of_another_sum_or_stage_is_refused() -> None:
 
 
 def errand_of(receiver: int) -> Errand:
-    return Errand(receiver, Request(Header(0, 0), "hold", ()), Form(()), 5)
+    return Errand(receiver, Request(Header(0, 0), "hold", ()), PayloadSpec(()), 5)
 
 
 # ------------------------------------------------------------------------------------------------ what is seen
@@ -926,7 +927,7 @@ def test_neither_the_sum_nor_any_value_nor_key_is_in_a_message_a_file_or_a_text(
     (had,) = Lab.given
     sums = [*had["given.x"].tolist(), *lab.total.tolist(), *(v for n in lab.worker.nodes.values() for v in n.data.x[0])]
     secret += [np.float64(value).tobytes() for value in map(float, sums)]
-    secret += [ring.encode(np.array([float(value)]), 5, "")[0].tobytes() for value in sums]
+    secret += [encoding.encode(np.array([float(value)]), 5, "")[0].tobytes() for value in sums]
     told = [tensor.numpy().tobytes() for sent, round_ in lab.tap.log for message in (
         sent.common, *sent.private.values(), *(answer.payload for answer in round_.replies)
     ) for tensor in message.values()]  # fmt: skip

@@ -16,7 +16,8 @@ from fne.core.dataset import Samples
 from fne.core.errors import RunError, SettingError
 from fne.core.messages import Request, Tensors
 from fne.evolution.evaluate import Plan
-from fne.federation.node import Node, Worker
+from fne.federation.node import Node
+from fne.federation.worker import Worker
 from fne.learning.node_tasks import fitness_task
 from fne.learning.task import LearningTask
 from fne.loop import run

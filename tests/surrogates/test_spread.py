@@ -13,7 +13,7 @@ from fne.config.load import load_config
 from fne.config.registry import catalogue
 from fne.core.errors import SettingWarning
 from fne.engines.local import LocalEngine
-from fne.federation.relaying import Relaying
+from fne.federation.rounds import Relaying
 from fne.optimizer import Optimizer
 from fne.run.search_run import Search, build_search
 from fne.search.surrogate_rounds import Participation

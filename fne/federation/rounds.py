@@ -1,17 +1,24 @@
-"""Replies -> `Round`: checked, folded in the request's order, counted. Every engine answers through this."""
+"""Rounds: the answers to a request, checked, folded in the request's order and counted; and relays of their result.
+
+Every engine answers through `gather`. A relay gives a result to nodes in the server's place; secure sums have a way of
+their own to do so.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 
+from fne.core.contracts import Engine
 from fne.core.errors import RunError
-from fne.core.messages import AGGREGATE, Header, Reply, Request, Round, Status, Traffic
+from fne.core.messages import AGGREGATE, GIVEN, Header, Reply, Request, Round, Status, Traffic
 from fne.federation import wire
-from fne.federation.payloads import HELD, Form, expecting, fault, lifeless, outvoted
+from fne.federation.payloads import HELD, PayloadSpec, expecting, fault, lifeless, outvoted
 
 OWNERS_CHOICE = ("release", "release_front")
 """Tasks by which nodes publish what they found; an owner may refuse, and that is an answer like another."""
@@ -160,13 +167,13 @@ class RunningSum:
 
     def __init__(self, header: Header) -> None:
         self._header = header
-        self._totals: dict[Form, dict[str, torch.Tensor]] = {}
-        self._forms: dict[str, Form] = {}
+        self._totals: dict[PayloadSpec, dict[str, torch.Tensor]] = {}
+        self._forms: dict[str, PayloadSpec] = {}
 
     def add(self, reply: Reply) -> None:
         """Add one reply's payload to the sum of its form."""
         wide = {n: v.double() if v.is_floating_point() else v.long() for n, v in reply.payload.items()}
-        form = self._forms[reply.node] = Form.of(reply.payload)
+        form = self._forms[reply.node] = PayloadSpec.of(reply.payload)
         if form not in self._totals:
             self._totals[form] = {name: value.clone() for name, value in wide.items()}
             return
@@ -183,3 +190,104 @@ class RunningSum:
         odd = outvoted(self._forms)
         usual = next(form for node, form in self._forms.items() if node not in odd)
         return Reply(self._header, AGGREGATE, payload=self._totals[usual])
+
+
+class Relaying:
+    """An engine that passes on what a request yields, where the request says to whom.
+
+    Args:
+        engine: does the work; what it gathers goes out again, so nothing is hidden from the server.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """All nodes, sorted."""
+        return self._engine.nodes
+
+    def send(self, request: Request) -> Round:
+        """Return what the engine does; of a request with a `relay` the answers of those who were given the result.
+
+        Failures and traffic are of both. Without any result there is nothing to pass on, and no answer. Of single
+        answers those are passed on that have the form of most nodes; the others are failures.
+
+        Raises:
+            RunError: as the engine does; or a node of the relay does not exist.
+        """
+        relay = request.relay
+        if relay is None:
+            return self._engine.send(request)
+        step = request.header.step
+        strangers = [node for node in relay.nodes if node not in self.nodes]
+        if strangers:
+            raise RunError(f"step {step}: the result of {request.task!r} goes to {strangers[0]!r}: no such node")
+        first = self._engine.send(replace(request, relay=None))
+        if not first.replies:
+            return first
+        result, odd = _result(request, first.replies)
+        common = {GIVEN + name: value for name, value in result.items()}
+        passed = Request(
+            request.header, relay.task, relay.nodes, common, relay.private, relay.options, sizes=request.sizes
+        )
+        second = ask_few(self._engine, passed)
+        bill = TrafficSum()
+        bill.add(first.traffic)
+        bill.add(second.traffic)
+        return Round(second.replies, (*first.failures, *odd, *second.failures), bill.total(), second.per_node)
+
+    def save(self, step: int) -> None:
+        """Let the engine keep the nodes' memory."""
+        self._engine.save(step)
+
+    def load(self, step: int) -> None:
+        """Let the engine take the nodes back to `step`."""
+        self._engine.load(step)
+
+    def close(self) -> None:
+        """Close the engine."""
+        self._engine.close()
+
+
+def ask_few(engine: Engine, request: Request) -> Round:
+    """Return the round of a request to the nodes of a relay; where too few answer it has their failures, no error.
+
+    A run goes on without what one node would have answered: its strategy asks another.
+    """
+    try:
+        return engine.send(request)
+    except RunError as error:
+        failures = tuple(Reply(request.header, node, Status.FAILED, str(error)) for node in request.nodes)
+        return Round((), failures, TrafficSum().total())
+
+
+def _result(request: Request, replies: Sequence[Reply]) -> tuple[dict[str, Tensor], list[Reply]]:
+    """Return what is passed on, and the replies that cannot be: entries of the sum, or of all replies, stacked."""
+    if request.reduce == "sum":
+        return dict(replies[0].payload), []
+    odd = outvoted({reply.node: PayloadSpec.of(reply.payload) for reply in replies})
+    usual = [reply.payload for reply in replies if reply.node not in odd]
+    stacked = {name: torch.stack([payload[name] for payload in usual]) for name in usual[0]}
+    return stacked, [failed(reply, odd[reply.node]) for reply in replies if reply.node in odd]
+
+
+class TrafficSum:
+    """The traffic of all that a step takes."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, Counter[str]] = {
+            name: Counter() for name in ("payload_down", "payload_up", "encoded_down", "encoded_up", "catch_up")
+        }
+        self._snapshots = 0
+
+    def add(self, traffic: Traffic) -> None:
+        """Add what one exchange took."""
+        for name, by_node in self._sums.items():
+            by_node.update(getattr(traffic, name))
+        self._snapshots += traffic.snapshots
+
+    def total(self) -> Traffic:
+        """Return the sums by node."""
+        payload_down, payload_up, encoded_down, encoded_up, catch_up = map(dict, self._sums.values())
+        return Traffic(payload_down, payload_up, encoded_down, encoded_up, catch_up, self._snapshots)

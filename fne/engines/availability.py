@@ -1,4 +1,4 @@
-"""Which nodes are there at a step of a simulation in which they come and go."""
+"""Client availability in a simulation: nodes are away for whole stretches of steps, drawn by the run's name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fne.core.randomness import generator
 LEFT = "the node has left"
 
 
-class Presence:
+class Availability:
     """Nodes that come and go: each is away for whole stretches of steps, drawn by the run's name, the same at any time.
 
     The server is not told that a node leaves: it still lists it in the step in which it has gone, and gets no answer.

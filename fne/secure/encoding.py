@@ -1,4 +1,4 @@
-"""Numbers as whole words of the ring Z_2^64, in which masks cancel exactly: fixed point, and no silent wrap.
+"""The encoding of payloads as words of the ring Z_2^64, in which masks cancel exactly: fixed point, no silent wrap.
 
 A word is an unsigned 64-bit integer; addition wraps. A float x becomes round(x * 2^32), so a sum of n of them is off by
 at most n * 2^-33; a total S beyond 2^21 in size has more digits than a float64, which adds |S| * 2^-53 at most. All
@@ -11,12 +11,17 @@ Arrays of words are NumPy's uint64 `[n]`.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from fne.core.hidden import ProtocolError
+from fne.federation.payloads import PayloadSpec
 from fne.privacy.keystream import Words
+from fne.secure import keys
 
 BITS = 32
 """After the binary point."""
@@ -110,3 +115,72 @@ def packed_size(count: int, nodes: int) -> int:
 def _fields(nodes: int) -> tuple[np.uint64, int]:
     width = nodes.bit_length()
     return np.uint64(width), 64 // width
+
+
+def floats_in(form: PayloadSpec) -> int:
+    """Return how many floats a payload of this form has."""
+    return sum(math.prod(shape) for _, is_float, shape in form.entries if is_float)
+
+
+def vector_words(form: PayloadSpec, nodes: int) -> int:
+    """Return the length of the vector of a payload of this form, of a sum over so many nodes."""
+    numbers = sum(math.prod(shape) for _, _, shape in form.entries)
+    return numbers + packed_size(2 * floats_in(form), nodes) + 1
+
+
+def flatten(payload: Mapping[str, Tensor], nodes: int, *, clip: bool = False) -> Words:
+    """Return a payload as words.
+
+    Args:
+        payload: of floats, integers and booleans.
+        nodes: that take part in the sum.
+        clip: see `encode`.
+
+    Raises:
+        ProtocolError: a number is out of range (a float: `OutOfRangeError`); names entry and index.
+    """
+    parts, counters, clipped = [], [], 0
+    for name, value in sorted(payload.items()):
+        flat = value.detach().cpu()
+        if not value.is_floating_point():
+            parts.append(encode_whole(flat.long().numpy(), nodes, name))
+            continue
+        floats = flat.double().numpy()
+        unknown = np.isnan(floats)
+        counters += [(np.isposinf(floats) | unknown).reshape(-1), (np.isneginf(floats) | unknown).reshape(-1)]
+        finite = np.isfinite(floats)
+        words, beyond = encode(np.where(finite, floats, 0.0), nodes, name, clip=clip)
+        nowhere = ~finite.reshape(-1)
+        words[nowhere] = keys.drawn(int(nowhere.sum()))
+        parts.append(words)
+        clipped += beyond
+    packed = pack(np.concatenate(counters or [np.zeros(0)]).astype(np.uint64), nodes)
+    return np.concatenate([*parts, packed, np.array([clipped], dtype=np.uint64)])
+
+
+def unflatten(words: Words, form: PayloadSpec, nodes: int) -> tuple[dict[str, Tensor], int]:
+    """Return the payload of a total, floats as float64 and integers as int64, and how many numbers were clipped.
+
+    Args:
+        words: sum of the vectors of any of the nodes.
+        form: of each.
+        nodes: as of `flatten`, whoever of them is in the sum.
+    """
+    numbers = sum(math.prod(shape) for _, _, shape in form.entries)
+    counters = unpack(words[numbers:-1], nodes, 2 * floats_in(form))
+    payload: dict[str, Tensor] = {}
+    at = counted = 0
+    for name, is_float, shape in form.entries:
+        size = math.prod(shape)
+        part = words[at : at + size]
+        at += size
+        if is_float:
+            up, down = counters[counted : counted + 2 * size].reshape(2, size) > 0
+            counted += 2 * size
+            total = decode(part) + np.where(up, np.inf, 0.0)
+            with np.errstate(invalid="ignore"):  # of one infinity and the other comes NaN, as in any sum
+                total = total - np.where(down, np.inf, 0.0)
+            payload[name] = torch.from_numpy(total.reshape(shape))
+        else:
+            payload[name] = torch.from_numpy(decode_whole(part).reshape(shape).copy())
+    return payload, int(decode_whole(words[-1:])[0])
