@@ -41,7 +41,7 @@ from fne.engines.local import LocalEngine
 from fne.evolution.indicators import igd, non_dominated
 from fne.federation import wire
 from fne.federation.rounds import Relaying, gather
-from fne.problems.known_fronts import front, wfg3_line
+from fne.problems.dtlz_wfg import front, wfg3_line
 from fne.run.search_run import Search, build_search
 from fne.run.train import train
 from fne.secure.engine import SecureEngine

@@ -214,7 +214,7 @@ def report(
     """Print one table of finished runs; seeds and folds of one config become mean and standard deviation."""
     from fne.watch import plots as pictures
     from fne.watch import tables as reports
-    from fne.watch.privacy_lines import privacy_lines
+    from fne.watch.tables import privacy_lines
 
     summaries = reports.grouped([reports.read_summary(folder) for folder in folders])
     if markdown:
@@ -283,7 +283,7 @@ def show(
 def _tables(summaries: Sequence[dict[str, Any]], bytes_: bool) -> None:
     """Print the table of runs or groups, and below it that of the federated ones' bytes unless it is not wanted."""
     from fne.watch import tables as reports
-    from fne.watch.privacy_lines import privacy_lines
+    from fne.watch.tables import privacy_lines
 
     screen = console()
     screen.print(reports.comparison_table(summaries))

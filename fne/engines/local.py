@@ -126,7 +126,7 @@ class LocalEngine:
         yield from answers  # to their end: it may tell that a task has gone wrong
 
     def inspect(self, node: str) -> Tensors:
-        """Return a node's memory: a simulation may look at what the method hides, see `fne.watch.values_inside`."""
+        """Return a node's memory: a simulation may look at what the method hides, see `fne.watch.inspection`."""
         return self._worker.nodes[node].memory
 
     # -------------------------------------------------------------------------------------------- memory

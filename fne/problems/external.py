@@ -1,22 +1,41 @@
-"""Problems of one's own: a Python function or a command measures, in the user's units. Smaller is better.
+"""Problems of the user's own: a Python function or a command measures points, in the user's units; smaller is better.
 
-Both are code that a config names, and run with the user's rights.
+Both are code that a config names, and run with the user's rights. Points are measured one by one or several at once,
+with a time limit and further tries. A point that cannot be measured has the value NaN, which methods take as infeasible
+at that node, and the user is warned.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import inspect
+import json
+import math
+import os
+import queue
+import selectors
 import shutil
-from collections.abc import Callable
+import signal
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
+
+import torch
+from torch import Tensor
 
 from fne.config.registry import Key, register
-from fne.core.errors import SettingError
+from fne.core.errors import CheckpointError, DataWarning, SettingError
+from fne.core.files import append, with_digest, without_digest, writing
+from fne.problems import child as calling
 from fne.problems.child import TOLD, Call, CallError, load, of_function
-from fne.problems.measuring import Child, Measuring
 from fne.problems.space import Problem, Space, space_of
 
 
@@ -148,3 +167,266 @@ def _checked(text: str, space: Space) -> Callable[..., object]:
     except (TypeError, ValueError) as error:
         raise CallError(f"it must take {', '.join(space.names)} by name: {error}") from error
     return function
+
+
+START_LIMIT = 300.0
+"""Seconds that a process may take to import the user's function."""
+
+TOLD_SINGLY = 10
+"""Failures that are told one by one; after these, every hundredth is."""
+
+Job = tuple[Mapping[str, float], str, int]
+"""What a `Call` takes: a point in the user's units, the node's name, the run's seed."""
+
+
+class MeasurementWarning(DataWarning):
+    """A point that a node could not measure; the run goes on."""
+
+
+class Measuring:
+    """Measures points by calls of the user's; a `fne.problems.space.Measure`.
+
+    Args:
+        space: what the points are of.
+        key: the setting that says what is called, for warnings.
+        calls: as many as points are measured at once; each measures one at a time. Several must be `Child`ren.
+        retries: further tries of a point that could not be measured.
+        objectives: how many values a point has; M.
+    """
+
+    def __init__(self, space: Space, key: str, calls: Sequence[Call], retries: int = 0, objectives: int = 1) -> None:
+        self._space, self._key, self._calls, self._tries = space, key, calls, 1 + retries
+        self._objectives = objectives
+        self._children = [call for call in calls if isinstance(call, Child)]
+        self._asked = self._failed = 0
+        self._journal: Path | None = None
+        self._known: dict[str, list[tuple[float, ...]]] = {}
+        self._writing = threading.Lock()
+
+    def __call__(self, points: Tensor, seeds: Tensor, nodes: Sequence[str]) -> Tensor:
+        """Return what nodes `[L]` measure at `points [L, n, d]` of the cube, float64 `[L, n, M]`; NaN: they cannot."""
+        jobs = [
+            (self._space.named(point), node, seed)
+            for row, node, seed in zip(points, nodes, seeds.tolist(), strict=True)
+            for point in row
+        ]
+        if len(self._calls) == 1:
+            values = [self._told(job, self._outcome(self._calls[0], job)) for job in jobs]
+        else:
+            values = self._at_once(jobs)
+        return torch.tensor(values, dtype=torch.float64).reshape(*points.shape[:2], self._objectives)
+
+    def keep(self, journal: Path) -> None:
+        """Write a point's values to a file as soon as they are there; what a killed run wrote is not measured again."""
+        self._journal = journal
+        if not journal.exists():
+            return
+        whole, end, _ = journal.read_bytes().rpartition(b"\n")  # what follows is a line that a kill cut off
+        os.truncate(journal, len(whole + end))
+        for number, line in enumerate(whole.split(b"\n"), 1) if whole else ():
+            try:
+                entry = without_digest(json.loads(line))
+                self._known.setdefault(entry["of"], []).append(tuple(map(float, entry["values"])))
+            except (ValueError, KeyError, TypeError, RecursionError) as error:
+                raise CheckpointError(
+                    f"{journal}, line {number} is damaged ({error}): put the file back, or delete the line, and its "
+                    "point is measured anew"
+                ) from None
+
+    def forget(self) -> None:
+        """Empty the file: all that it holds is in a checkpoint now."""
+        self._known = {}
+        if self._journal is not None and self._journal.exists():
+            os.truncate(self._journal, 0)
+
+    def _write(self, of: str, values: Sequence[float]) -> None:
+        if self._journal is None:
+            return
+        with self._writing, writing(self._journal):
+            self._journal.parent.mkdir(exist_ok=True)
+            with open(self._journal, "ab", buffering=0) as file:
+                append(file, json.dumps(with_digest({"of": of, "values": values})).encode() + b"\n")
+                os.fsync(file.fileno())
+
+    def close(self) -> None:
+        """End the processes."""
+        for child in self._children:
+            child.close()
+
+    def _at_once(self, jobs: Sequence[Job]) -> list[tuple[float, ...]]:
+        idle: queue.LifoQueue[Call] = queue.LifoQueue()
+        for call in self._calls:
+            idle.put(call)
+        stop = threading.Event()
+
+        def outcome(job: Job) -> tuple[float, ...] | CallError:
+            call = idle.get()
+            try:
+                return self._outcome(call, job, stop)
+            finally:
+                idle.put(call)
+
+        with ThreadPoolExecutor(len(self._calls)) as pool:
+            try:
+                return [self._told(*pair) for pair in zip(jobs, pool.map(outcome, jobs), strict=True)]
+            except BaseException:  # Ctrl-C: what is under way may take hours, and leaving the pool waits for it
+                stop.set()
+                pool.shutdown(wait=False, cancel_futures=True)
+                for child in self._children:
+                    child.kill()
+                raise
+
+    def _outcome(self, call: Call, job: Job, stop: threading.Event | None = None) -> tuple[float, ...] | CallError:
+        """Return a point's values, from the file if they are there, or why the last try failed."""
+        of = json.dumps(job, sort_keys=True)
+        with self._writing:
+            if self._known.get(of):
+                return self._known[of].pop(0)
+        last = CallError("it was stopped")
+        for _ in range(self._tries):
+            if stop is not None and stop.is_set():
+                break
+            try:
+                values = call(*job)
+            except CallError as error:
+                last = error
+                continue
+            self._write(of, values)
+            return values
+        return last
+
+    def _told(self, job: Job, outcome: tuple[float, ...] | CallError) -> tuple[float, ...]:
+        """Return the values, or NaN with a warning."""
+        self._asked += 1
+        if not isinstance(outcome, CallError):
+            return outcome
+        self._failed += 1
+        if self._failed <= TOLD_SINGLY or self._failed % 100 == 0:
+            point, node, _ = job
+            where = ", ".join(f"{name} = {value:.6g}" for name, value in point.items())
+            tries = f" (the last of {self._tries} tries)" if self._tries > 1 else ""
+            warnings.warn(
+                f"{self._key}: {node} could not measure {where}: {outcome}{tries}; the point is infeasible there "
+                f"(so far {self._failed} of {self._asked}). If that is not meant, mend what is called or change "
+                "problem.variables, problem.time_limit or problem.retries",
+                MeasurementWarning,
+                stacklevel=2,
+            )
+        return (math.nan,) * self._objectives
+
+
+class _EndedError(CallError):
+    """The process has ended instead of answering."""
+
+
+class Child:
+    """A process that measures one point at a time; when late it is killed with all that it started, and begun anew.
+
+    It is begun at the first point, and ends by itself once the process that asks is gone, killed or not.
+
+    Args:
+        what: `{"function": text}` or `{"command": [..]}`, and the names of its `objectives`.
+        limit: most seconds for a point, its own start not counted; `None`: none.
+    """
+
+    def __init__(self, what: Mapping[str, Any], limit: float | None) -> None:
+        self._what, self._limit = what, limit
+        self._process: subprocess.Popen[bytes] | None = None
+        self._unread = b""
+
+    def __call__(self, point: Mapping[str, float], node: str, seed: int) -> tuple[float, ...]:
+        """Return the values of a point in the user's units.
+
+        Raises:
+            CallError: it could not be measured.
+        """
+        try:
+            answer = self._line(self._begun({"point": dict(point), "node": node, "seed": seed}))
+        except BaseException:
+            self.kill()
+            self._forget()
+            raise
+        if "failed" in answer:
+            raise CallError(answer["failed"])
+        return tuple(map(float, answer["values"]))
+
+    def _begun(self, job: Mapping[str, Any]) -> tuple[float, float] | None:
+        """Have a job begun, and return when it is late; by a new process where the last ended before it took it up."""
+        if self._process is not None and self._process.poll() is None:
+            late = self._send(job, self._limit)
+            with contextlib.suppress(_EndedError):
+                self._line(late)
+                return late
+        self._begin()
+        late = self._send(job, self._limit)
+        self._line(late)
+        return late
+
+    def kill(self) -> None:
+        """Kill the process and all that it started."""
+        if self._process is not None and self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):  # it has just ended
+                os.killpg(self._process.pid, signal.SIGKILL)
+
+    def close(self) -> None:
+        """Let the process end by itself; kill it where it does not."""
+        if self._process is None:
+            return
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(calling.GRACE + 1)
+        self.kill()
+        self._forget()
+
+    def _begin(self) -> None:
+        self._forget()
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", calling.__file__],  # -P: the folder of that file has a types.py
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, start_new_session=True,
+        )  # fmt: skip
+        late = self._send({"path": [entry or os.getcwd() for entry in sys.path], **self._what}, START_LIMIT)
+        answer = self._line(late)
+        if "failed" in answer:
+            raise CallError(answer["failed"])
+
+    def _send(self, content: Mapping[str, Any], limit: float | None) -> tuple[float, float] | None:
+        """Send a line; returns the limit and when it is over."""
+        assert self._process is not None
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # reading tells
+            self._process.stdin.write(json.dumps(content).encode() + b"\n")
+        return None if limit is None else (limit, time.monotonic() + limit)
+
+    def _line(self, late: tuple[float, float] | None) -> dict[str, Any]:
+        """Return the next line of the process.
+
+        Raises:
+            CallError: it is late, or the process has ended (`_EndedError`).
+        """
+        process = self._process
+        assert process is not None
+        assert process.stdout is not None
+        with selectors.DefaultSelector() as ready:
+            ready.register(process.stdout, selectors.EVENT_READ)
+            while b"\n" not in self._unread:
+                if not ready.select(None if late is None else max(0.0, late[1] - time.monotonic())):
+                    assert late is not None
+                    raise CallError(f"it took longer than {late[0]:g} seconds")
+                part = os.read(process.stdout.fileno(), 65536)
+                if not part:
+                    self.kill()  # what it may have left running
+                    raise _EndedError(f"its process ended with {calling.ending(process.wait())}")
+                self._unread += part
+        line, _, self._unread = self._unread.partition(b"\n")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def _forget(self) -> None:
+        """Wait for a process that has ended or was killed, and close the pipes."""
+        process, self._process, self._unread = self._process, None, b""
+        if process is not None:
+            process.wait()
+            for pipe in (process.stdin, process.stdout):
+                assert pipe is not None
+                pipe.close()

@@ -23,9 +23,8 @@ from fne.evolution.losses import answers
 from fne.run.folder import FRONT, MODEL, SOLUTION, save_model
 from fne.run.learning_run import Experiment, on_device
 from fne.run.search_run import Search
-from fne.watch.front_inside import FrontView
-from fne.watch.privacy_lines import privacy_lines
-from fne.watch.values_inside import SimulationView
+from fne.watch.inspection import FrontView, SimulationView
+from fne.watch.tables import privacy_lines
 
 
 def finish_learning(experiment: Experiment, folder: Path) -> dict[str, Any]:

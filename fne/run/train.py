@@ -57,13 +57,12 @@ from fne.secure.engine import SecureEngine
 from fne.secure.node_tasks import secure_only
 from fne.secure.rules import check_secure
 from fne.watch.attendance import warning_of
-from fne.watch.front_inside import FrontView
 from fne.watch.history import FILE as HISTORY
 from fne.watch.history import History, is_empty
+from fne.watch.inspection import FrontView, SimulationView
 from fne.watch.progress import Progress
 from fne.watch.tensorboard import TensorBoard
 from fne.watch.totals import Totals
-from fne.watch.values_inside import SimulationView
 
 __all__ = ["load_model", "train"]
 

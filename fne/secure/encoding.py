@@ -1,11 +1,18 @@
-"""The encoding of payloads as words of the ring Z_2^64, in which masks cancel exactly: fixed point, no silent wrap.
+"""The encoding of payloads as words of the ring Z_2^64, in which masks cancel exactly: fixed point, and no silent wrap.
 
-A word is an unsigned 64-bit integer; addition wraps. A float x becomes round(x * 2^32), so a sum of n of them is off by
-at most n * 2^-33; a total S beyond 2^21 in size has more digits than a float64, which adds |S| * 2^-53 at most. All
-numbers of a sum of n nodes are at most (2^63 - 1) / n in size, which is checked before anything is masked: afterwards
-nobody could tell that a sum went round.
+A word is an unsigned 64-bit integer; addition wraps. Arrays of words are NumPy's uint64 `[n]`. A float x becomes
+round(x * 2^32), so a sum of n floats is off by at most n * 2^-33; a total S beyond 2^21 in size has more digits than a
+float64, which adds |S| * 2^-53 at most. All numbers of a sum of n nodes are at most (2^63 - 1) / n in size. This is
+checked before anything is masked, because afterwards nobody could tell that a sum has wrapped.
 
-Arrays of words are NumPy's uint64 `[n]`.
+A payload is one vector of words:
+
+    entries by name, each flattened | counters of non-finite values | number of clipped values
+
+Integers are exact. A non-finite value has no place in the ring: a random word goes instead, and beside each float go
+two counters, of nodes where the value is +inf or NaN, and of nodes where it is -inf or NaN. From them the total becomes
++inf, -inf or NaN exactly where the sum of the floats would, and the random word hides the sum of the finite numbers:
+were it 0, three infinite losses of four would reveal the fourth. Sample counts are ordinary entries of the vector.
 """
 
 from __future__ import annotations

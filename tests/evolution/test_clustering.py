@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fne.core.randomness import generator
-from fne.evolution.clustering import direction_groups, merged, scaled
+from fne.evolution.pareto import direction_groups, merged, scaled
 
 
 def uniform(*shape: int, seed: int = 0) -> Tensor:

@@ -14,7 +14,7 @@ from pymoo.indicators.igd import IGD
 
 from fne.core.errors import FneError
 from fne.evolution.indicators import Volume, hypervolume, igd, non_dominated
-from fne.problems.known_fronts import front
+from fne.problems.dtlz_wfg import front
 
 NAN, INF = math.nan, math.inf
 

@@ -21,7 +21,7 @@ from fne.cli.main import main
 from fne.config import registry
 from fne.config.load import load_config
 from fne.core.errors import ConfigError, DataError, FneError, SettingError
-from fne.problems.measuring import MeasurementWarning
+from fne.problems.external import MeasurementWarning
 from fne.problems.objective import read_known
 from fne.problems.space import Problem, space_of
 from fne.run.train import train

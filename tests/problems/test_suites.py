@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fne.core.errors import FneError, SettingError
 from fne.problems import dtlz_wfg as suites
-from fne.problems.known_fronts import front, wfg3_line
+from fne.problems.dtlz_wfg import front, wfg3_line
 from fne.problems.space import Problem
 
 PI = math.pi

@@ -17,7 +17,7 @@ from fne.core.contracts import Engine, Strategy
 from fne.core.errors import RunError
 from fne.core.messages import AGGREGATE, Request
 from fne.loop import run
-from fne.problems.measuring import MeasurementWarning
+from fne.problems.external import MeasurementWarning
 from fne.problems.space import Problem
 from fne.run.search_run import Search, build_search
 from fne.run.train import train

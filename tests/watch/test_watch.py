@@ -934,7 +934,7 @@ def test_fronts_and_trade_offs_have_their_own_titles() -> None:
 
 def test_the_account_of_a_run_stands_below_its_table() -> None:
     from fne.privacy.accountant import Accountant, Conduct, Mechanism, report
-    from fne.watch.privacy_lines import privacy_lines
+    from fne.watch.tables import privacy_lines
 
     accountant = Accountant()
     accountant.add(Mechanism(3.0, "update", 1.0, adjacency="replace_one", adversary="uploads"), 10)
@@ -954,7 +954,7 @@ def test_the_account_of_a_run_stands_below_its_table() -> None:
 
 
 def test_of_several_seeds_the_account_that_spent_most_is_told() -> None:
-    from fne.watch.privacy_lines import privacy_lines
+    from fne.watch.tables import privacy_lines
 
     parts = [
         {"unit": "record", "adjacency": "add_remove", "adversary": "uploads", "clipped": "gradient", "clip": 0.5,
