@@ -28,7 +28,7 @@ from fne.config.load import load_config
 from fne.core.files import write_atomically
 from fne.core.messages import Header, Request
 from fne.engines.local import LocalEngine
-from fne.evolution import losses
+from fne.evolution import reduction
 from fne.evolution.losses import NO_ANSWER, answers
 from fne.evolution.population import cleaned
 from fne.evolution.swarm import Swarm, gains
@@ -69,12 +69,12 @@ def steps(made: Experiment, epochs: int) -> Iterator[tuple[int, Tensor]]:
     The swarm is as after that epoch of `fne train`, but that the nodes' triangles are reduced to a single one.
     """
     swarm: Swarm = made.strategy.lineage  # type: ignore[attr-defined]
-    triangles = [losses.reduced(made.evaluator, node.data) for node in made.worker.nodes.values()]
+    triangles = [reduction.reduced(made.evaluator, node.data) for node in made.worker.nodes.values()]
     pooled = torch.linalg.qr(torch.cat(triangles, dim=1), mode="r").R
     samples = sum(len(node.data) for node in made.worker.nodes.values())
 
     def losses(positions: Tensor) -> Tensor:
-        means = losses.squared_errors(pooled, positions.flatten(0, 1)) / samples
+        means = reduction.squared_errors(pooled, positions.flatten(0, 1)) / samples
         return cleaned(means.view(positions.shape[:2]))[0]
 
     standing = losses(swarm.positions)

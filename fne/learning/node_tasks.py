@@ -19,7 +19,7 @@ from fne.config.registry import Key, register
 from fne.core.dataset import Samples
 from fne.core.errors import RunError
 from fne.core.messages import Request, Tensors
-from fne.evolution import losses, shaping
+from fne.evolution import reduction, shaping
 from fne.evolution.population import cleaned
 from fne.evolution.rank_one import RankOne, individuals, received
 from fne.federation.node import Node, payload_of
@@ -66,7 +66,7 @@ def fitness_task(
     different nodes share a pass only with `evaluation.tiles=joined`. A sum that is not finite is sent as it is, even
     where all are (`ranking` fails there): the server judges individuals over all nodes.
 
-    With `reduced` a node takes the squared errors from `losses.reduced`, which it keeps in its memory, and `loss` is
+    With `reduced` a node takes the squared errors from `reduction.reduced`, which it keeps in its memory, and `loss` is
     float64: the same up to rounding, at a cost that does not depend on its samples.
 
     Raises:
@@ -84,7 +84,7 @@ def _reduced(
     worker: Worker, nodes: Sequence[Node], request: Request, loss: str, samples: int, per_output: bool
 ) -> Iterator[Tensors]:
     """Yield what `fitness` does, from each node's reduced samples."""
-    if loss not in losses.LOSSES or samples or any(node.shift for node in nodes):
+    if loss not in reduction.LOSSES or samples or any(node.shift for node in nodes):
         raise RunError(
             f"exact_reduction: needs loss mse or nmse (here {loss}) of all samples as they are (samples = {samples})"
         )
@@ -92,9 +92,9 @@ def _reduced(
         if REDUCED not in node.memory:
             if node.data.y.dtype == torch.int64:
                 raise RunError("exact_reduction: targets are labels; it is for regression")
-            node.memory[REDUCED] = losses.reduced(worker.evaluator, node.data)
+            node.memory[REDUCED] = reduction.reduced(worker.evaluator, node.data)
         population = payload_of(request, node)["population"].cpu()
-        errors = losses.squared_errors(node.memory[REDUCED], population)
+        errors = reduction.squared_errors(node.memory[REDUCED], population)
         if not per_output:
             errors = errors.sum(dim=1, keepdim=True) / (errors.shape[1] if loss == "mse" else 1)
         yield {"loss": errors, "samples": torch.tensor([len(node.data)])}

@@ -16,8 +16,9 @@ from torch import Tensor
 from fne.core.contracts import Metrics, Result
 from fne.core.errors import RunError, SettingError
 from fne.core.messages import Header, Request, Round, Tensors
-from fne.evolution.losses import LOSSES, MOST_GENES, check_loss, output_of, separable
+from fne.evolution.losses import check_loss, output_of, separable
 from fne.evolution.population import cleaned
+from fne.evolution.reduction import LOSSES, MOST_GENES
 from fne.evolution.swarm import Swarm, gains, owners
 from fne.learning.generation import fitness_options
 from fne.learning.task import LearningTask, Validation
