@@ -42,7 +42,7 @@ from fne.evolution.indicators import igd, non_dominated
 from fne.federation import wire
 from fne.federation.rounds import Relaying, gather
 from fne.problems.dtlz_wfg import front, wfg3_line
-from fne.run.search_run import Search, build_search
+from fne.run.search_run import SearchRun, build_search
 from fne.run.train import train
 from fne.secure.engine import SecureEngine
 from fne.secure.node_tasks import secure_only
@@ -248,7 +248,7 @@ class Tapped(LocalEngine):
         return gather(request, replies, quorum=self._quorum, common=common, private=private)
 
 
-def made(nodes: int, secure: bool, objectives: int = 3, **settings: Any) -> tuple[Search, Any, Tapped]:
+def made(nodes: int, secure: bool, objectives: int = 3, **settings: Any) -> tuple[SearchRun, Any, Tapped]:
     """Return a search on DTLZ2, the engine that its requests go to, and the nodes' engine."""
     strategy = {"name": "fdd_ea_dh" if secure else "fdd_ea_mo", "infill": "aggregator", "finals": "literal", **settings}
     given = {

@@ -32,8 +32,8 @@ from fne.evolution import reduction
 from fne.evolution.losses import NO_ANSWER, answers
 from fne.evolution.population import cleaned
 from fne.evolution.swarm import Swarm, gains
-from fne.run.folder import load_model
-from fne.run.learning_run import Experiment, build, load_dataset
+from fne.run.learning_run import LearningRun, build, load_dataset
+from fne.run.model_file import load_model
 from fne.watch.history import read_history
 
 BENCHMARK = 23.1956
@@ -56,14 +56,14 @@ SHARED = "strategy=fsi_shared strategy.loss=mse strategy.exact_reduction=true st
 METHODS = {"fsi": "", "fsi_shared": SHARED, "fsi_shared, one width": f"{SHARED} strategy.widths=0"}
 
 
-def experiment(cells: Sequence[tuple[float, float]], swarms: int, seed: int = 0, **more: Any) -> Experiment:
+def experiment(cells: Sequence[tuple[float, float]], swarms: int, seed: int = 0, **more: Any) -> LearningRun:
     """Return `fsi_housing` with a swarm for each pair of weights, `swarms` times."""
     w1, w2 = zip(*cells, strict=True)
     values = {"seed": seed, "strategy.w1": list(w1), "strategy.w2": list(w2), "strategy.swarms": swarms}
     return build(load_config("fsi_housing").with_values({**values, **more}))
 
 
-def steps(made: Experiment, epochs: int) -> Iterator[tuple[int, Tensor]]:
+def steps(made: LearningRun, epochs: int) -> Iterator[tuple[int, Tensor]]:
     """Take the strategy's steps on the nodes' reduced samples; yields the epoch and all particles' losses `[C, S]`.
 
     The swarm is as after that epoch of `fne train`, but that the nodes' triangles are reduced to a single one.
@@ -92,20 +92,20 @@ def steps(made: Experiment, epochs: int) -> Iterator[tuple[int, Tensor]]:
         yield epoch, standing
 
 
-def test_errors(made: Experiment) -> Tensor:
+def test_errors(made: LearningRun) -> Tensor:
     """Return the test MSE of the best particle of each swarm, float64 `[C]`."""
     leaders: Tensor = made.strategy.lineage.leaders()  # type: ignore[attr-defined]
     return made.evaluator.evaluate(leaders, made.dataset.test, loss="mse")["loss"]
 
 
-def alike(made: Experiment, swarms: int) -> Experiment:
+def alike(made: LearningRun, swarms: int) -> LearningRun:
     """Let the swarms of all cells begin where those of the first one do."""
     swarm: Swarm = made.strategy.lineage  # type: ignore[attr-defined]
     swarm.positions = swarm.positions[:swarms].repeat(len(swarm.positions) // swarms, 1, 1)
     return made
 
 
-def identity(made: Experiment) -> dict[str, Any]:
+def identity(made: LearningRun) -> dict[str, Any]:
     """Return what a record is of: all settings, the seed and the cells among them, and where the particles begin."""
     positions: Tensor = made.strategy.lineage.positions  # type: ignore[attr-defined]
     return {
@@ -114,7 +114,7 @@ def identity(made: Experiment) -> dict[str, Any]:
     }
 
 
-def recorded(made: Experiment, epochs: int, path: Path) -> dict[str, Any]:
+def recorded(made: LearningRun, epochs: int, path: Path) -> dict[str, Any]:
     """Run so many epochs; writes and returns when it was looked, all swarms' test errors then, processor seconds.
 
     A record that is there already is returned if it is of the same, and else written anew.

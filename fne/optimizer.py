@@ -30,7 +30,7 @@ from fne.data.partition import node_names
 from fne.engines.local import LocalEngine
 from fne.problems.objective import Objective
 from fne.problems.space import SearchTask, Space, space_of
-from fne.run.learning_run import POOLED
+from fne.run.kinds import POOLED
 from fne.run.search_run import worker_of
 
 Point = dict[str, float | int] | NDArray[np.float64]

@@ -26,7 +26,7 @@ from fne.evolution.philox import Perturbations
 from fne.evolution.rank_one import RankOne, steps, width
 from fne.federation.node import Secrets
 from fne.loop import run
-from fne.run.learning_run import Experiment, build
+from fne.run.learning_run import LearningRun, build
 from fne.run.train import train
 from fne.watch.history import read_history
 
@@ -92,7 +92,7 @@ def engine_name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def experiment(strategy: str, engine_name: str, **more: Any) -> tuple[Experiment, Engine]:
+def experiment(strategy: str, engine_name: str, **more: Any) -> tuple[LearningRun, Engine]:
     made = build(load_config(settings(strategy, **more)))
     return made, load("engine", engine_name)(made.worker)
 

@@ -3,29 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import safetensors.torch
-from pydantic import BaseModel, Field, ValidationError
-from safetensors import SafetensorError, safe_open
-from torch import nn
-
-from fne.config import registry
 from fne.config.load import Config, LearningConfig, difference, load_config, without_folders
-from fne.config.settings import check, faults
 from fne.config.yaml_text import parse
-from fne.core.contracts import Result
 from fne.core.errors import CheckpointError, FneError, RunError
-from fne.core.files import damaged, verified, write_atomically
-from fne.core.randomness import seeded_initialisation
-from fne.evolution.genome import fill_buffers
-from fne.run.learning_run import Experiment
+from fne.core.files import damaged, verified
 from fne.run.trust import check_own
 
 CONFIG, SUMMARY, FILES = "config.yaml", "summary.json", "files.json"
@@ -60,7 +48,7 @@ def choose(
         raise CheckpointError(f"{folder / CONFIG}: no run to resume there; give the folder of a run")
     own = None if config is None else _wanted(config, overrides)
     if not trust:
-        tree = _tree(folder / CONFIG)
+        tree = read_tree(folder / CONFIG)
         check_own(folder, tree, None if own is None else own.to_dict())
     stored = load_config(folder / CONFIG, recorded=True)
     wanted = _wanted(stored if config is None else config, overrides)
@@ -76,7 +64,7 @@ def choose(
     return folder, stored.with_values({f"watch.{k}": v for k, v in wanted.watch.model_dump().items()})
 
 
-def _tree(path: Path) -> dict[str, Any]:
+def read_tree(path: Path) -> dict[str, Any]:
     """Return a config file's plain values, without doing anything that it says; empty where it cannot be read."""
     try:
         tree, _ = parse(path.read_text(encoding="utf-8"))
@@ -202,91 +190,3 @@ def locked(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(handle)
-
-
-# ------------------------------------------------------------------------------------------------ model
-def save_model(experiment: Experiment, result: Result, path: Path) -> str:
-    """Write genes and buffers as the module's state; returns the file's SHA-256."""
-    config, module = experiment.config, copy.deepcopy(experiment.evaluator.module).cpu()  # with its frozen parameters
-    experiment.task.layout.fill(module, result.parameters)
-    fill_buffers(module, {**experiment.task.buffers, **result.buffers})
-    made = {
-        "model": {"name": config.model.name, **config.model.settings},
-        "seed": config.seed,
-        "shape": experiment.dataset.shape,
-        "outputs": experiment.dataset.outputs,
-    }
-    # Clones: tied weights are one tensor, which the format refuses; loading them twice fills the one again.
-    state = {name: value.contiguous().clone() for name, value in module.state_dict().items()}
-    data = safetensors.torch.save(state, metadata={"fne": json.dumps(made)})
-    write_atomically(path, data)
-    return hashlib.sha256(data).hexdigest()
-
-
-class _Named(BaseModel, strict=True, extra="allow"):
-    name: str
-
-
-class _Made(BaseModel, strict=True):
-    """What a model file says of the module that its tensors belong to."""
-
-    model: _Named
-    seed: int
-    shape: list[Annotated[int, Field(ge=1)]]
-    outputs: Annotated[int, Field(ge=1)]
-
-
-def load_model(folder: str | Path, *, plugins: Sequence[str | Path] = ()) -> nn.Module:
-    """Return the model of a run folder, on the CPU and in eval mode.
-
-    Args:
-        folder: of a finished run.
-        plugins: files to import for a model that is not the toolkit's. None is imported unasked: they are code, and
-            a run folder may come from anywhere.
-
-    Raises:
-        CheckpointError: the folder holds no finished run's model, or a damaged one.
-        FneError: the model is not registered; names the plugins that the run had.
-    """
-    path = Path(folder) / MODEL
-    if not path.is_file():
-        raise CheckpointError(f"{path}: no model there; only a finished run has one (fne train --resume {folder})")
-    try:
-        verified(path)
-        with safe_open(path, framework="pt") as file:
-            made = _Made.model_validate_json(file.metadata()["fne"])
-        tensors = safetensors.torch.load_file(path)
-    except (SafetensorError, TypeError, KeyError, ValueError) as error:
-        why = faults(error) if isinstance(error, ValidationError) else error
-        raise CheckpointError(f"{path}: not the model of a run ({why}); restore the file or run again") from None
-    for plugin in plugins:
-        registry.add_plugin(Path(plugin))
-    name = made.model.name
-    if name not in registry.catalogue("model"):
-        raise FneError(_unregistered(path, name))
-    build: Callable[..., nn.Module] = registry.load("model", name)
-    declared = registry.settings_model(registry.entry("model", name))
-    settings, mistakes = check(declared, made.model.model_extra or {}, f"model {name!r}")
-    try:
-        if mistakes:
-            raise ValueError("; ".join(f"{mistake.key}: {mistake.text}" for mistake in mistakes))
-        with seeded_initialisation(made.seed, "template"):  # as in the run: what is random but not saved
-            module = build(tuple(made.shape), made.outputs, **settings)
-        module.load_state_dict(tensors)
-    except Exception as error:
-        raise CheckpointError(
-            f"{path}: does not fit model {name!r} as it is now ({' '.join(str(error).split())}); load it with the "
-            "version of fne and the plugins that it was made with, or run again"
-        ) from error
-    return module.eval()
-
-
-def _unregistered(path: Path, name: str) -> str:
-    """Say which plugins the run had whose model nothing known here registers."""
-    config = path.with_name(CONFIG)
-    plugins = _tree(config).get("plugins")
-    had = [str(plugin) for plugin in plugins] if isinstance(plugins, list) else []
-    return (
-        f"{path}: model {name!r} is not registered; {config} names {', '.join(had) or 'no plugin'}. A plugin is code: "
-        f"give the files that you trust, fne.load_model({str(path.parent)!r}, plugins={had or ['FILE']})"
-    )

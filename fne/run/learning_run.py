@@ -1,43 +1,49 @@
-"""A config made real: data dealt to nodes, a model, a strategy and the worker that hosts the nodes."""
+"""Learning runs: data dealt to nodes, a model, a strategy that trains it, and the worker that hosts the nodes."""
 
 from __future__ import annotations
 
+import copy
+import csv
 import functools
-from collections.abc import Callable, Mapping
+import io
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fne.config import registry
-from fne.config.load import Config, LearningConfig
-from fne.config.members import member, new_strategy
+from fne.config.load import LearningConfig
+from fne.config.members import attempt, member, new_strategy
 from fne.config.settings import check
-from fne.core.contracts import Strategy
+from fne.core.contracts import Callback, Engine, Metrics, Result, Strategy
 from fne.core.dataset import Dataset, Samples
 from fne.core.errors import DataError, FneError, SettingError
-from fne.core.messages import Request, Tensors
+from fne.core.files import write_atomically
+from fne.core.messages import Request, Round, Tensors
 from fne.core.randomness import seeded_initialisation
 from fne.data.partition import deal
 from fne.data.sources import check_dataset, checksum
 from fne.evolution.evaluate import Evaluator, has_batch_norm, resolve_plan
-from fne.evolution.genome import Layout, buffers_of
-from fne.evolution.losses import output_of
+from fne.evolution.genome import Layout, buffers_of, fill_buffers
+from fne.evolution.losses import answers, output_of
 from fne.federation.lineage import Lineage, Replica
 from fne.federation.node import Node, Secrets
 from fne.federation.worker import Worker
 from fne.learning.task import LearningTask
 from fne.privacy.policy import Policy
-from fne.run.device import resolve_device
-
-POOLED = "all"
-"""Name of the one node that has everything, for methods that are not federated."""
+from fne.run.folder import FILES, FRONT, MODEL
+from fne.run.kinds import POOLED, check_away, check_quorum, engine_values, resolve_device
+from fne.run.model_file import save_model
+from fne.watch.tables import privacy_lines
 
 
 @dataclass(frozen=True)
-class Experiment:
-    """A config made real: data dealt to nodes, a strategy and an engine that knows them."""
+class LearningRun:
+    """A config made real: data dealt to nodes, a model, a strategy, and the worker that hosts the nodes."""
 
     config: LearningConfig
     dataset: Dataset
@@ -53,10 +59,82 @@ class Experiment:
         return {"model": self.task.layout.signature, "data": checksum(self.dataset)}
 
     @property
-    def loss(self) -> str:
-        """Loss that the strategy is set to, or the usual one where it has no such setting."""
+    def title(self) -> str:
+        """Name, seed and fold of the run."""
+        fold = "" if self.dataset.fold is None else " fold {} of {}".format(*self.dataset.fold)
+        return f"{self.config.name} seed {self.config.seed}{fold}"
+
+    @property
+    def measure(self) -> str:
+        """Loss that the strategy is set to, or the usual loss where the strategy has no such setting."""
         usual = "cross_entropy" if self.task.classification else "mse"
         return str(self.config.strategy.settings.get("loss") or usual)
+
+    def begin(self, folder: Path, nodes: Engine) -> Sequence[Callback]:
+        """Write what is known of the data's files; return what keeps champions."""
+        if self.dataset.files:
+            reports = [report.as_json() for report in self.dataset.files]
+            write_atomically(folder / FILES, json.dumps(reports, indent=1).encode())
+        every = self.config.watch.champions
+        return [_Champions(folder / "champions", every, self)] if every else []
+
+    def settled(self) -> None:
+        """Forget nothing: a checkpoint holds everything already."""
+
+    def save(self, result: Result, path: Path) -> str:
+        """Write genes and buffers as the module's state; return the file's SHA-256."""
+        module = copy.deepcopy(self.evaluator.module).cpu()  # with its frozen parameters
+        self.task.layout.fill(module, result.parameters)
+        fill_buffers(module, {**self.task.buffers, **result.buffers})
+        model = self.config.model
+        made = {
+            "model": {"name": model.name, **model.settings},
+            "seed": self.config.seed,
+            "shape": self.dataset.shape,
+            "outputs": self.dataset.outputs,
+        }
+        return save_model(module, made, path)
+
+    def finish(self, folder: Path) -> dict[str, Any]:
+        """Write the model and return what the summary says of it; the only place that looks at the test part."""
+        config, dataset = self.config, self.dataset
+        result = self.strategy.result()
+        digest = self.save(result, folder / MODEL)
+        test_part = on_device(dataset.test, self.worker.device)
+        test = self.evaluator.evaluate(
+            result.parameters.unsqueeze(0), test_part, loss=self.measure, buffers=result.buffers
+        )
+        labels = dataset.classes is not None
+        by_subject: dict[str, float] | None = None
+        if labels and dataset.test.groups is not None:
+            logits = self.evaluator.logits(result.parameters.unsqueeze(0), test_part.x, buffers=result.buffers)[0]
+            by_subject = _by_subject((answers(logits) == test_part.y).cpu(), dataset)
+        fold, folds = dataset.fold or (None, None)
+        front_size = functools.partial(_front_size, self, test_part, folder)
+        more = _optional(self, "population", "front_size", front_size)
+        more |= _optional(self, "privacy", "privacy", functools.partial(_account, self))
+        return {
+            "dataset": config.data.name,
+            "source": dataset.source,
+            "model": config.model.name,
+            "split": dataset.split,
+            "fold": fold,
+            "folds": folds,
+            "partition": config.data.partition.name,
+            "accuracy_test": float(test["accuracy"][0]) if labels else None,
+            "majority_test": _majority(dataset.test.y) if labels else None,
+            "accuracy_test_by_subject": by_subject,
+            "accuracy_test_subjects": None if by_subject is None else _vote(by_subject.values()),
+            "loss": self.measure,
+            "loss_test": float(test["loss"][0]),
+            "best_value": None,
+            "best_point": None,
+            "model_sha256": digest,
+            **more,
+        }
+
+    def close(self) -> None:
+        """Release nothing: data and model are garbage like any other."""
 
 
 def load_dataset(config: LearningConfig) -> Dataset:
@@ -91,7 +169,7 @@ def new_module(config: LearningConfig, dataset: Dataset, *seed: int | str) -> nn
         return build(dataset.shape, dataset.outputs, **config.model.settings)
 
 
-def build(config: LearningConfig) -> Experiment:
+def build(config: LearningConfig) -> LearningRun:
     """Make a config real; the returned config has device, threads and evaluation plan resolved.
 
     Raises:
@@ -162,7 +240,7 @@ def build(config: LearningConfig) -> Experiment:
     config = config.with_values({"wire": _wire(config, strategy, request)})
     check_quorum(config, len(request.nodes))
     check_away(config, "with a method that is not federated: its one node is always there" if pooled else "")
-    return Experiment(config, dataset, nodes, evaluator, task, strategy, worker)
+    return LearningRun(config, dataset, nodes, evaluator, task, strategy, worker)
 
 
 def policy_of(config: LearningConfig, strategy: Strategy) -> Policy:
@@ -207,27 +285,6 @@ def _check_shift(shift: int, shape: tuple[int, ...]) -> None:
                            "nothing of them is left")  # fmt: skip
 
 
-def engine_values(config: Config, device: torch.device, threads: int) -> dict[str, Any]:
-    """Return what `auto` and 0 mean on this machine, for those settings that the engine has."""
-    resolved = {"device": device.type, "threads": threads}
-    return {f"engine.{key}": value for key, value in resolved.items() if key in config.engine.settings}
-
-
-def check_quorum(config: Config, fewest: int) -> None:
-    """Raise `SettingError` where the quorum is above the `fewest` nodes that a step asks."""
-    quorum = config.engine.settings.get("quorum", 0)
-    if quorum > fewest:
-        raise SettingError("engine.quorum", quorum, f"at most the number of nodes in a step, {fewest}")
-
-
-def check_away(config: Config, never: str = "") -> None:
-    """Raise `SettingError` where nodes come and go that must not: with secure sums, or for the reason `never`."""
-    away = config.engine.settings.get("away")
-    reason = never or ("with secure sums: keys are exchanged once, by nodes that are there" if config.secure else "")
-    if away and reason:
-        raise SettingError("engine.away", away, f"0 {reason}")
-
-
 def _wire(config: LearningConfig, strategy: Strategy, request: Request) -> str:
     """Return the codec of a run whose first request is this: `lineage` or `tensors`."""
     reason = ""
@@ -265,3 +322,72 @@ def new_lineage(task: LearningTask, origin: Mapping[str, Any]) -> Lineage:
 def on_device(samples: Samples, device: torch.device) -> Samples:
     """Return the samples with inputs and targets on a device."""
     return Samples(samples.x.to(device), samples.y.to(device), samples.groups)
+
+
+class _Champions:
+    """Keeps the fittest model of every `every`-th step: FNE saves that of each generation (section 4.3)."""
+
+    def __init__(self, folder: Path, every: int, run: LearningRun) -> None:
+        self._folder, self._every, self._run = folder, every, run
+        folder.mkdir(exist_ok=True)
+
+    def __call__(self, strategy: Strategy, round_: Round, metrics: Metrics) -> None:
+        if strategy.step % self._every:
+            return
+        path = self._folder / f"step-{strategy.step:09d}.safetensors"
+        attempt(strategy, "champion", lambda get: self._run.save((get or strategy.result)(), path))
+
+
+def _optional(run: LearningRun, name: str, field: str, use: Callable[[Callable[[], Any]], Any]) -> dict[str, Any]:
+    """Return a field of the summary that an optional method of the strategy gives, null where the method fails."""
+
+    def made(method: Callable[[], Any] | None) -> dict[str, Any]:
+        return {} if method is None else {field: use(method)}
+
+    given = attempt(run.strategy, name, made)
+    return {field: None} if given is None else given
+
+
+def _account(run: LearningRun, privacy: Callable[[], Any]) -> dict[str, Any]:
+    """Return a strategy's account of privacy, once it is known that it can be written and printed."""
+    simulated = any(node.secrets.simulated for node in run.worker.nodes.values())
+    account = {**privacy(), "simulated": simulated}
+    json.dumps(account)
+    privacy_lines([{"name": run.config.name, "privacy": account}])
+    return account
+
+
+def _front_size(run: LearningRun, test: Samples, folder: Path, population: Callable[[], Any]) -> int:
+    """Write what each trade-off that a run ends with is and comes to; return how many no other one dominates."""
+    weights, rows = population()
+    if rows:
+        found = run.evaluator.evaluate(weights, test, loss=run.measure)
+        labels = run.dataset.classes is not None
+        errors = (1 - found["accuracy"] if labels else found["loss"]).tolist()
+        text = io.StringIO()
+        writer = csv.DictWriter(text, [*rows[0], "error_test"], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows({**row, "error_test": error} for row, error in zip(rows, errors, strict=True))
+        write_atomically(folder / FRONT, text.getvalue().encode())
+    return sum(bool(row["on_front"]) for row in rows)
+
+
+def _majority(y: Tensor) -> float:
+    """Return the share of the most frequent of labels `[N]`: the accuracy of always answering that class."""
+    return int(torch.bincount(y).max()) / len(y)
+
+
+def _by_subject(right: Tensor, dataset: Dataset) -> dict[str, float]:
+    """Return each test subject's share of right answers (`right [N]`), in the order of their numbers."""
+    groups = dataset.test.groups
+    assert groups is not None
+    shares = {}
+    for number in sorted(set(groups.tolist())):
+        of_subject = right[groups == number]
+        shares[dataset.group_name(number)] = int(of_subject.sum()) / len(of_subject)
+    return shares
+
+
+def _vote(accuracies: Collection[float]) -> float:
+    """Return the share of subjects of whose samples more than half are right; exactly half counts half."""
+    return sum((share > 0.5) + 0.5 * (share == 0.5) for share in accuracies) / len(accuracies)

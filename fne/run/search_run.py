@@ -1,11 +1,15 @@
-"""A config with a problem made real: nodes that measure its points, and a strategy that looks for the best."""
+"""Search runs: nodes that measure the points of a problem, a strategy that looks for the best, and their worker."""
 
 from __future__ import annotations
 
+import csv
 import hashlib
+import io
+import json
+import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,27 +18,32 @@ import torch
 from fne.config import registry
 from fne.config.load import SearchConfig
 from fne.config.members import member, new_strategy
-from fne.core.contracts import Strategy
+from fne.core.contracts import Callback, Engine, Strategy
 from fne.core.dataset import Samples
 from fne.core.errors import SettingError, SettingWarning
+from fne.core.files import write_atomically
 from fne.data.partition import node_names
+from fne.evolution.indicators import igd
 from fne.federation.node import Node, Secrets
 from fne.federation.worker import Worker
 from fne.privacy.policy import Policy
 from fne.problems.objective import Objective, read_known, slot
 from fne.problems.space import FrontTask, Problem, SearchTask
-from fne.run.device import resolve_device
-from fne.run.learning_run import POOLED, check_away, check_quorum, engine_values
+from fne.run.folder import FRONT, MEASURED, SOLUTION
+from fne.run.kinds import POOLED, check_away, check_quorum, engine_values, resolve_device
+from fne.watch.inspection import FrontView, SimulationView
 
 
-@dataclass(frozen=True)
-class Search:
+@dataclass
+class SearchRun:
     """A config with a problem made real."""
 
     config: SearchConfig
     problem: Problem
     strategy: Strategy
     worker: Worker
+    view: SimulationView | FrontView | None = field(default=None, init=False)
+    """What looks at the simulated nodes, from `begin` on."""
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -50,8 +59,51 @@ class Search:
                 digest.update(part.numpy().tobytes())
         return {"code": self.problem.code, "known": digest.hexdigest()}
 
+    @property
+    def title(self) -> str:
+        """Name and seed of the run."""
+        return f"{self.config.name} seed {self.config.seed}"
 
-def build_search(config: SearchConfig) -> Search:
+    @property
+    def measure(self) -> str:
+        """Name of the quantity that a search minimises."""
+        return "best value"
+
+    def begin(self, folder: Path, nodes: Engine) -> Sequence[Callback]:
+        """Keep what is measured in the folder; return what looks at the simulated nodes."""
+        self.problem.keep(folder / MEASURED)
+        several = len(self.problem.objectives) > 1
+        self.view = FrontView(nodes, self.problem.front) if several else SimulationView(nodes)
+        return [self.view]
+
+    def settled(self) -> None:
+        """Let the problem forget what it measured, since a checkpoint holds it."""
+        self.problem.forget()
+
+    def finish(self, folder: Path) -> dict[str, Any]:
+        """Write `solution.json` or `front.csv`, and return what the summary says of it.
+
+        With several runs side by side the best of all is the solution, and `best_values` has that of each.
+        """
+        view = self.view
+        assert view is not None, "a run is begun before it is finished"
+        section = self.config.problem
+        told = {key: value for key, value in section.settings.items() if key in _SPLIT and value}
+        told |= {key: value for key, value in (("noise", section.noise), ("infeasible", section.infeasible)) if value}
+        yielded = _point(self, view, folder) if isinstance(view, SimulationView) else _front(self, view, folder)
+        return {
+            "dataset": section.name,
+            "split": ", ".join(f"{key} {value}" for key, value in told.items()) or None,
+            "optimum": self.problem.optimum,
+            **yielded,
+        }
+
+    def close(self) -> None:
+        """End the processes that measure."""
+        self.problem.close()
+
+
+def build_search(config: SearchConfig) -> SearchRun:
     """Make a config with a problem real; the returned config has device and threads resolved.
 
     Raises:
@@ -99,7 +151,7 @@ def build_search(config: SearchConfig) -> Search:
     worker = worker_of(objectives, config.seed, device)
     for node in worker.nodes.values():
         node.policy = Policy(strategy.tasks, strategy.horizon)
-    return Search(config, problem, strategy, worker)
+    return SearchRun(config, problem, strategy, worker)
 
 
 def _check_objectives(config: SearchConfig, problem: Problem, *, several: bool) -> None:
@@ -143,3 +195,51 @@ def worker_of(objectives: Mapping[str, Objective], seed: int, device: torch.devi
     none = Samples(torch.zeros(0), torch.zeros(0))
     nodes = {n: Node(n, none, Secrets.simulate(seed, n), objective=own) for n, own in objectives.items()}
     return Worker(nodes, device=device)
+
+
+_SPLIT = ("number", "objectives", "dim", "position", "shift", "rotate")
+"""Settings of problems that say which of a family it is."""
+
+
+def _point(run: SearchRun, view: SimulationView, folder: Path) -> dict[str, Any]:
+    """Write the best point of each run."""
+    space, result = run.problem.space, run.strategy.result()
+    values = result.values if result.values is not None else torch.full((len(result.parameters),), torch.nan)
+    best = int(torch.where(values.isfinite(), values, torch.inf).argmin())
+    points = [space.named(point) for point in result.parameters]
+    solution = {
+        "best_value": _number(float(values[best])),
+        "best_point": points[best],
+        "best_values": [_number(value) for value in values.tolist()],
+        "best_points": points,
+        "best_values_exact": view.values,
+    }
+    write_atomically(folder / SOLUTION, json.dumps(solution, indent=1).encode())
+    return {key: value for key, value in solution.items() if key != "best_points"}
+
+
+def _front(run: SearchRun, view: FrontView, folder: Path) -> dict[str, Any]:
+    """Write the published points that no other one dominates, a line each: run, variables, objectives."""
+    problem, result = run.problem, run.strategy.result()
+    assert result.values is not None
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["seed", *problem.space.names, *problem.objectives])
+    sizes = []
+    for number, (points, values) in enumerate(zip(result.parameters, result.values, strict=True)):
+        there = values.isfinite().all(dim=1)
+        sizes.append(int(there.sum()))
+        for point, value in zip(points[there], values[there], strict=True):
+            writer.writerow([run.strategy.seed + number, *problem.space.named(point).values(), *value.tolist()])
+    write_atomically(folder / FRONT, text.getvalue().encode())
+    figures = {f"{name}_exact": value for name, value in view.figures.items()}
+    released = {"front_size": sum(sizes) / len(sizes)}
+    if problem.front is not None:
+        front = problem.front()
+        distances = [igd(values, front) for values in result.values]
+        released["igd"] = sum(distances) / len(distances)
+    return {"best_value": None, "best_point": None, **released, **figures}
+
+
+def _number(value: float) -> float | None:
+    return value if math.isfinite(value) else None  # JSON knows no other

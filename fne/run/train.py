@@ -20,7 +20,7 @@ import torch
 from fne import loop
 from fne.config import registry
 from fne.config.load import Config, LearningConfig, SearchConfig
-from fne.config.members import attempt, member
+from fne.config.members import member
 from fne.core.allocation import bounded, out_of_memory_told
 from fne.core.contracts import Callback, Engine, Metrics, Strategy
 from fne.core.errors import NodeWarning, WriteError
@@ -30,12 +30,9 @@ from fne.evolution.losses import DISPLAY_SIGN
 from fne.federation.lineage_codec import LineageCodec
 from fne.federation.rounds import Relaying
 from fne.run.checkpoint import Checkpoint
-from fne.run.finish import finish_learning, finish_search, view_of
 from fne.run.folder import (
     CONFIG,
-    FILES,
     FRONT,
-    MEASURED,
     MODEL,
     SOLUTION,
     SUMMARY,
@@ -44,13 +41,13 @@ from fne.run.folder import (
     experiment_of,
     finished,
     identity_of,
-    load_model,
     locked,
     make_folder,
-    save_model,
 )
-from fne.run.learning_run import Experiment, build
-from fne.run.search_run import Search, build_search
+from fne.run.kinds import Run
+from fne.run.learning_run import build
+from fne.run.model_file import load_model
+from fne.run.search_run import build_search
 from fne.run.stopping import Interruption, interrupts
 from fne.run.trust import mark
 from fne.secure.engine import SecureEngine
@@ -59,7 +56,6 @@ from fne.secure.rules import check_secure
 from fne.watch.attendance import warning_of
 from fne.watch.history import FILE as HISTORY
 from fne.watch.history import History, is_empty
-from fne.watch.inspection import FrontView, SimulationView
 from fne.watch.progress import Progress
 from fne.watch.tensorboard import TensorBoard
 from fne.watch.totals import Totals
@@ -102,7 +98,7 @@ def train(
     if summary is not None:
         return summary
     with bounded(wanted.to_dict()):  # before there is a folder
-        experiment = _build(wanted)
+        run = _build(wanted)
     if resume is None:
         folder = make_folder(folder, numbered=out is None)
     try:
@@ -110,8 +106,8 @@ def train(
             if resume is None:
                 check_unused(folder)
             with out_of_memory_told(wanted.to_dict()):
-                return _run(
-                    experiment, folder, begun, resuming=resume is not None, stop_after=stop_after, quiet=quiet,
+                return _drive(
+                    run, folder, begun, resuming=resume is not None, stop_after=stop_after, quiet=quiet,
                     new_history=new_history,
                 )  # fmt: skip
     except OSError as error:
@@ -121,19 +117,17 @@ def train(
         ) from error
 
 
-def _build(config: Config) -> Experiment | Search:
-    made: Experiment | Search
-    if isinstance(config, SearchConfig):
-        made = build_search(config)
-    else:
-        assert isinstance(config, LearningConfig)
-        made = build(config)
-    check_secure(config, made.strategy, made.nodes)
-    return made
+_KINDS: Mapping[type[Config], Callable[[Any], Run]] = {LearningConfig: build, SearchConfig: build_search}
 
 
-def _run(
-    experiment: Experiment | Search,
+def _build(config: Config) -> Run:
+    run = _KINDS[type(config)](config)
+    check_secure(config, run.strategy, run.nodes)
+    return run
+
+
+def _drive(
+    run: Run,
     folder: Path,
     begun: float,
     *,
@@ -142,24 +136,24 @@ def _run(
     quiet: bool,
     new_history: bool,
 ) -> dict[str, Any]:
-    config, strategy, watch = experiment.config, experiment.strategy, experiment.config.watch
+    config, strategy, watch = run.config, run.strategy, run.config.watch
     connect: Callable[..., Engine] = registry.load("engine", config.engine.name)
     with contextlib.ExitStack() as stack:
         if config.secure:
-            secure_only(experiment.worker)  # before engines give each node a worker of its own
-        run = f"{config.name}-s{config.seed}"  # the nodes' draws are addressed by it
-        nodes = connect(experiment.worker, run, folder, **config.engine.settings)
+            secure_only(run.worker)  # before engines give each node a worker of its own
+        address = f"{config.name}-s{config.seed}"  # of the nodes' draws
+        nodes = connect(run.worker, address, folder, **config.engine.settings)
         engine: Engine = Relaying(nodes)
         codec, secured = None, None
         if config.secure:
-            engine = secured = SecureEngine(nodes, experiment.worker.pinned, clip=config.secure == "clip")
+            engine = secured = SecureEngine(nodes, run.worker.pinned, clip=config.secure == "clip")
         if config.wire == "lineage":
             named = {"strategy": config.strategy.name, "seed": config.seed, "settings": config.strategy.settings}
             engine = codec = LineageCodec(engine, strategy, named)
         stack.callback(engine.close)
         totals = Totals(begun)
         of_settings = {**identity_of(config), "plugins": _plugins(config)}  # and what the plugins' files hold
-        identity = {"horizon": strategy.horizon, **of_settings, **experiment.identity}
+        identity = {"horizon": strategy.horizon, **of_settings, **run.identity}
 
         def extras() -> dict[str, Any]:
             history.sync()
@@ -179,14 +173,8 @@ def _run(
         if not resuming:
             write_atomically(folder / CONFIG, config.to_yaml().encode())
             mark(folder, config.to_dict())
-        view = None
-        if isinstance(experiment, Search):
-            stack.callback(experiment.problem.close)
-            experiment.problem.keep(folder / MEASURED)
-            view = view_of(experiment, nodes)
-        elif experiment.dataset.files:
-            told = [report.as_json() for report in experiment.dataset.files]
-            write_atomically(folder / FILES, json.dumps(told, indent=1).encode())
+        stack.callback(run.close)
+        own = run.begin(folder, nodes)
         history = stack.enter_context(History(folder, watch.every, kept, new=new_history))
         if resuming:  # everything that goes on was there
             for stale in (SUMMARY, DIGESTS, MODEL, SOLUTION, FRONT):  # of a run that goes on to another target
@@ -194,13 +182,9 @@ def _run(
             write_atomically(folder / CONFIG, config.to_yaml().encode())
         interruption = stack.enter_context(interrupts())
         stops = _Stops(stop_after, watch.target, totals, interruption)
-        watchers = _watchers(experiment, folder, resuming=resuming, quiet=quiet)
+        watchers = _watchers(run, folder, resuming=resuming, quiet=quiet)
         for watcher in watchers:
             stack.enter_context(watcher)
-        champions = []
-        if watch.champions:
-            assert isinstance(experiment, Experiment)  # as the config was read
-            champions = [_Champions(folder / "champions", watch.champions, experiment)]
         if state:
             totals.load_state_dict(kept["totals"])
         else:
@@ -209,34 +193,25 @@ def _run(
         stops.reached = totals.has_reached(watch.target)  # killed after the last step, before the summary
         if not stops.reached and (stop_after is None or strategy.step < stop_after):
             # history and totals before the checkpoint that records where they stand
-            views: list[Callback] = [] if view is None else [view]
-            views += [] if secured is None else [secured.observe]
-            watching: list[Callback] = [*views, totals, history, *watchers, *champions, checkpoint, stops]
-            if isinstance(experiment, Search):
-                watching.append(_Settled(checkpoint, experiment))
+            secure = [] if secured is None else [secured.observe]
+            watching: list[Callback] = [
+                *own, *secure, totals, history, *watchers, checkpoint, stops, _Settled(checkpoint, run),
+            ]  # fmt: skip
             loop.run(strategy, engine, callbacks=watching)
         checkpoint.write(strategy)
-        if isinstance(experiment, Search):
-            experiment.problem.forget()
+        run.settled()
     if not (strategy.done or stops.reached):
         state_of = {"name": config.name, "seed": config.seed, "steps": strategy.step, "folder": str(folder)}
         return {**state_of, "finished": False, "interrupted": interruption.asked}
-    return _finish(experiment, view, folder, totals)
+    return _finish(run, folder, totals)
 
 
-def _watchers(
-    experiment: Experiment | Search, folder: Path, *, resuming: bool, quiet: bool
-) -> list[Progress | TensorBoard]:
+def _watchers(run: Run, folder: Path, *, resuming: bool, quiet: bool) -> list[Progress | TensorBoard]:
     """Return what shows the run while it goes on; each is a context manager and a callback."""
-    config, strategy = experiment.config, experiment.strategy
-    title, loss = f"{config.name} seed {config.seed}", "best value"
-    if isinstance(experiment, Experiment):
-        loss = experiment.loss
-        if experiment.dataset.fold is not None:
-            title += " fold {} of {}".format(*experiment.dataset.fold)
+    config, strategy, loss = run.config, run.strategy, run.measure
     sign = DISPLAY_SIGN.get(loss, 1)
     watchers: list[Progress | TensorBoard] = [
-        Progress(title, strategy.horizon, start=strategy.step, loss=loss, display_sign=sign, quiet=quiet)
+        Progress(run.title, strategy.horizon, start=strategy.step, loss=loss, display_sign=sign, quiet=quiet)
     ]
     if config.watch.tensorboard:
         purge = strategy.step + 1 if resuming else None
@@ -245,32 +220,26 @@ def _watchers(
     return watchers
 
 
-def _finish(
-    experiment: Experiment | Search, view: SimulationView | FrontView | None, folder: Path, totals: Totals
-) -> dict[str, Any]:
+def _finish(run: Run, folder: Path, totals: Totals) -> dict[str, Any]:
     """Write what the run yields and the summary."""
-    config, strategy = experiment.config, experiment.strategy
-    if isinstance(experiment, Search):
-        assert view is not None
-        yielded = finish_search(experiment, view, folder)
-    else:
-        yielded = finish_learning(experiment, folder)
+    config, strategy = run.config, run.strategy
+    yielded = run.finish(folder)
     summary = {
         "name": config.name,
         "method": config.strategy.name,
         "experiment": experiment_of(config),
-        "nodes": len(experiment.nodes),
+        "nodes": len(run.nodes),
         "seed": config.seed,
         "steps": strategy.step,
         "finished": True,
-        **totals.summary(len(experiment.nodes), federated=not member(strategy, "pooled")),
+        **totals.summary(len(run.nodes), federated=not member(strategy, "pooled")),
         **yielded,
         "plugins": _plugins(config),
-        "device": experiment.worker.device.type,
+        "device": run.worker.device.type,
         "threads": torch.get_num_threads(),
         "folder": str(folder),
     }
-    often = warning_of(summary["failures"], len(experiment.nodes))
+    often = warning_of(summary["failures"], len(run.nodes))
     if often:
         warnings.warn(often, NodeWarning, stacklevel=2)
     summary = {key: _plain(value) for key, value in summary.items()}
@@ -311,26 +280,12 @@ class _Stops:
         return self.reached or late or self._interruption.asked
 
 
-class _Champions:
-    """Keeps the fittest model of every `every`-th step: FNE saves that of each generation (section 4.3)."""
-
-    def __init__(self, folder: Path, every: int, experiment: Experiment) -> None:
-        self._folder, self._every, self._experiment = folder, every, experiment
-        folder.mkdir(exist_ok=True)
-
-    def __call__(self, strategy: Strategy, round_: Round, metrics: Metrics) -> None:
-        if strategy.step % self._every:
-            return
-        path = self._folder / f"step-{strategy.step:09d}.safetensors"
-        attempt(strategy, "champion", lambda get: save_model(self._experiment, (get or strategy.result)(), path))
-
-
 class _Settled:
-    """Lets a problem forget what it measured once a checkpoint holds it."""
+    """Lets a run forget what was kept for the next checkpoint, once that is written."""
 
-    def __init__(self, checkpoint: Checkpoint, search: Search) -> None:
-        self._checkpoint, self._problem = checkpoint, search.problem
+    def __init__(self, checkpoint: Checkpoint, run: Run) -> None:
+        self._checkpoint, self._run = checkpoint, run
 
     def __call__(self, strategy: Strategy, round_: Round, metrics: Metrics) -> None:
         if self._checkpoint.written == strategy.step:
-            self._problem.forget()
+            self._run.settled()

@@ -19,14 +19,14 @@ from fne.engines.local import LocalEngine
 from fne.federation.node import Node
 from fne.privacy.draws import Draws
 from fne.problems.objective import Objective
-from fne.run.learning_run import Experiment, build
+from fne.run.learning_run import LearningRun, build
 from fne.search import measurements as archive
 from fne.strategies import dp_fedavg, dp_sgd
 
 NOISE = 1.0
 
 
-def private(strategy: str = "dp_fedavg", **settings: Any) -> tuple[Experiment, Request]:
+def private(strategy: str = "dp_fedavg", **settings: Any) -> tuple[LearningRun, Request]:
     """Return a run, and its first request, which is to one node."""
     given: dict[str, Any] = {
         "data": {"name": "toy", "nodes": 4, "samples": 200, "test": 10, "validation": 10},
@@ -37,7 +37,7 @@ def private(strategy: str = "dp_fedavg", **settings: Any) -> tuple[Experiment, R
     return made, made.strategy.ask(tuple(sorted(made.worker.nodes)))
 
 
-def upload(made: Experiment, request: Request) -> Tensor:
+def upload(made: LearningRun, request: Request) -> Tensor:
     (reply,) = LocalEngine(made.worker).send(replace(request, reduce="none")).replies
     return reply.payload["delta"]
 

@@ -21,8 +21,8 @@ from fne.engines.local import LocalEngine
 from fne.federation.node import Node
 from fne.privacy.accountant import Accountant, Mechanism
 from fne.privacy.policy import Ledger, Policy
-from fne.run.learning_run import Experiment, build
-from fne.run.search_run import Search, build_search
+from fne.run.learning_run import LearningRun, build
+from fne.run.search_run import SearchRun, build_search
 from fne.run.train import train
 from fne.search import value_tasks as queries
 from fne.secure import node_tasks as secure_tasks
@@ -40,13 +40,13 @@ TOY: dict[str, Any] = {
 ROUNDS = 3
 
 
-def private(strategy: str = "dp_fedavg", policy: dict[str, Any] | None = None, **settings: Any) -> Experiment:
+def private(strategy: str = "dp_fedavg", policy: dict[str, Any] | None = None, **settings: Any) -> LearningRun:
     given = {"name": strategy, "rounds": ROUNDS, "fraction": 1.0, "noise": 1.0, **settings}
     made = build(load_config({**TOY, "strategy": given, "policy": policy or {}}))
     return made
 
 
-def asked(made: Experiment, request: Request, **changed: Any) -> Reply:
+def asked(made: LearningRun, request: Request, **changed: Any) -> Reply:
     """Return what the first node answers to a request with other options."""
     options = {**request.options, **changed}
     (reply,) = made.worker.run(replace(request, nodes=request.nodes[:1], options=options))
@@ -78,7 +78,7 @@ LIES: dict[str, list[dict[str, Any]]] = {
 }
 
 
-def first(strategy: str) -> tuple[Experiment, Request]:
+def first(strategy: str) -> tuple[LearningRun, Request]:
     if strategy == "fed_moeac":
         given = {"name": strategy, "population": 3, "generations": 1, "rounds_per_evaluation": 1, "participation": 1.0}
         made = build(load_config({**TOY, "strategy": given}))
@@ -139,7 +139,7 @@ def released(node: Node) -> Mechanism:
     return mechanism
 
 
-def rounds(made: Experiment, count: int) -> Iterator[Reply]:
+def rounds(made: LearningRun, count: int) -> Iterator[Reply]:
     """Yield what the first node answers to the first request, and to others of other seeds."""
     request = made.strategy.ask(tuple(sorted(made.worker.nodes)))
     for seed in range(count):
@@ -317,13 +317,13 @@ def test_a_ledger_goes_round_and_keeps_what_it_has() -> None:
 
 
 # ------------------------------------------------------------------------------------------------ hidden points
-def hiding(**settings: Any) -> Search:
+def hiding(**settings: Any) -> SearchRun:
     given = {"name": "fdd_ea_dh", "rounds": 3, "initial": 30, "generations": 6, "points": 3}
     problem = {"name": "dtlz", "number": 2, "objectives": 3, "dim": 8, "nodes": 5}
     return build_search(load_config({"problem": problem, "strategy": {**given, **settings}, "secure": True}))
 
 
-def asked_for_all_candidates(search: Search) -> tuple[int, int]:
+def asked_for_all_candidates(search: SearchRun) -> tuple[int, int]:
     """Return how many of the secretly measured points a server finds with their values, and how many there are.
 
     It runs the protocol as it is, and asks besides for a secure sum of what nodes remember at all candidates.
@@ -427,7 +427,7 @@ class Oracle:
         return (low + high) / 2, answered
 
 
-def truth(search: Search) -> float:
+def truth(search: SearchRun) -> float:
     (node, *_) = search.worker.nodes.values()
     return float(node.memory["measured"][..., :].abs().max())
 
@@ -451,7 +451,7 @@ def test_without_the_check_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found == pytest.approx(truth(oracle.search), rel=1e-6)
 
 
-def without_policy(search: Search) -> None:
+def without_policy(search: SearchRun) -> None:
     for node in search.worker.nodes.values():
         node.policy = Policy()
 
@@ -524,7 +524,7 @@ def test_a_node_answers_in_the_form_that_the_method_has_chosen(uplink: str, lies
 
 
 # ------------------------------------------------------------------------------------------------ any request
-def everything(draw: random.Random, made: Experiment, request: Request) -> Request:
+def everything(draw: random.Random, made: LearningRun, request: Request) -> Request:
     """Return a request that no strategy makes: another task, options of any task, tensors of any name and shape."""
     tasks = list(registry.catalogue("task"))
     options = dict(request.options)

@@ -20,7 +20,7 @@ from fne.federation import wire
 from fne.federation.node import Node, payload_of
 from fne.federation.rounds import RunningSum
 from fne.federation.worker import Worker
-from fne.run.device import resolve_device
+from fne.run.kinds import resolve_device
 
 HEADER = Header(seed=3, step=4)
 

@@ -25,7 +25,7 @@ from fne.federation.lineage import Replica, digest
 from fne.federation.lineage_codec import LineageCodec
 from fne.federation.rounds import gather
 from fne.federation.worker import Worker
-from fne.run.learning_run import Experiment, build, new_lineage
+from fne.run.learning_run import LearningRun, build, new_lineage
 from fne.run.train import train
 from fne.watch.history import read_history
 
@@ -73,7 +73,7 @@ def lines(folder: Path) -> list[dict[str, Any]]:
 class Sites:
     """An engine of one worker for each node; requests and replies go through the bytes of their frames."""
 
-    def __init__(self, made: Experiment, spoil: Callable[[int, str, Request], Request] = lambda _, __, r: r) -> None:
+    def __init__(self, made: LearningRun, spoil: Callable[[int, str, Request], Request] = lambda _, __, r: r) -> None:
         self.nodes = tuple(sorted(made.nodes))
         self._spoil = spoil
         make = made.worker.replica._make  # type: ignore[union-attr]
@@ -101,18 +101,18 @@ class Sites:
     def close(self) -> None: ...
 
 
-def origin(made: Experiment) -> dict[str, Any]:
+def origin(made: LearningRun) -> dict[str, Any]:
     strategy = made.config.strategy
     return {"strategy": strategy.name, "seed": made.config.seed, "settings": strategy.settings}
 
 
-def coded(variant: str, rounds: int = 12, **more: Any) -> tuple[Experiment, Sites, LineageCodec]:
+def coded(variant: str, rounds: int = 12, **more: Any) -> tuple[LearningRun, Sites, LineageCodec]:
     made = build(load_config(settings(variant, rounds, wire="lineage")))
     sites = Sites(made, **more)
     return made, sites, LineageCodec(sites, made.strategy, origin(made))
 
 
-def step(made: Experiment, codec: LineageCodec, *nodes: str) -> Round:
+def step(made: LearningRun, codec: LineageCodec, *nodes: str) -> Round:
     """Take a step with the nodes given, whoever the strategy would have asked."""
     request = made.strategy.ask(codec.nodes)
     round_ = codec.send(replace(request, nodes=nodes or request.nodes))
@@ -120,7 +120,7 @@ def step(made: Experiment, codec: LineageCodec, *nodes: str) -> Round:
     return round_
 
 
-def genes(made: Experiment) -> Tensor:
+def genes(made: LearningRun) -> Tensor:
     result: Tensor = made.strategy.champion().parameters  # type: ignore[attr-defined]
     return result
 

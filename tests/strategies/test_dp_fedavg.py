@@ -17,7 +17,7 @@ from fne.core.messages import Request
 from fne.engines.local import LocalEngine
 from fne.privacy.compression import clipped
 from fne.privacy.policy import Policy
-from fne.run.learning_run import Experiment, build
+from fne.run.learning_run import LearningRun, build
 from fne.run.train import train
 from fne.watch.history import read_history
 
@@ -30,13 +30,13 @@ def config(**settings: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def started(**settings: Any) -> tuple[Experiment, LocalEngine]:
+def started(**settings: Any) -> tuple[LearningRun, LocalEngine]:
     made = build(load_config(config(**settings)))
     unbound(made)
     return made, LocalEngine(made.worker)
 
 
-def unbound(made: Experiment) -> None:
+def unbound(made: LearningRun) -> None:
     """Let nodes do more than the method asks for, so that it can be compared with others."""
     for node in made.worker.nodes.values():
         node.policy = Policy()

@@ -17,7 +17,7 @@ from fne.engines.local import LocalEngine
 from fne.loop import run
 from fne.optimizer import Optimizer
 from fne.run.checkpoint import Checkpoint
-from fne.run.search_run import Search, build_search
+from fne.run.search_run import SearchRun, build_search
 from fne.run.train import train
 from fne.search.release import ReleaseWarning
 from fne.watch.history import read_history
@@ -34,7 +34,7 @@ def config(problem: dict[str, Any] | None = None, **strategy: Any) -> dict[str, 
     }
 
 
-def search(problem: dict[str, Any] | None = None, **strategy: Any) -> tuple[Search, LocalEngine]:
+def search(problem: dict[str, Any] | None = None, **strategy: Any) -> tuple[SearchRun, LocalEngine]:
     made = build_search(load_config(config(problem, **strategy)))  # type: ignore[arg-type]
     return made, LocalEngine(made.worker)
 

@@ -32,7 +32,7 @@ from fne.evolution.swarm import gains, owners
 from fne.learning.swarming import owners_for
 from fne.loop import run
 from fne.privacy.policy import Policy
-from fne.run.learning_run import Experiment, build
+from fne.run.learning_run import LearningRun, build
 from fne.run.train import train
 from fne.watch.history import read_history
 
@@ -40,7 +40,7 @@ Build = Callable[..., SimpleNamespace]
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "fsi.py"
 
 
-def housing(rounds: int, *words: str, data: str = "data.standardise=true") -> Experiment:
+def housing(rounds: int, *words: str, data: str = "data.standardise=true") -> LearningRun:
     return build(load_config("fsi_housing", [f"strategy.rounds={rounds}", data, *words]))
 
 
@@ -49,7 +49,7 @@ def script() -> dict[str, Any]:
     return runpy.run_path(str(SCRIPT))
 
 
-def done(made: Experiment, stop: int | None = None) -> Any:
+def done(made: LearningRun, stop: int | None = None) -> Any:
     run(made.strategy, LocalEngine(made.worker), callbacks=[lambda strategy, *_: strategy.step == stop])
     return made.strategy
 

@@ -15,7 +15,7 @@ from fne.core.errors import SettingWarning
 from fne.engines.local import LocalEngine
 from fne.federation.rounds import Relaying
 from fne.optimizer import Optimizer
-from fne.run.search_run import Search, build_search
+from fne.run.search_run import SearchRun, build_search
 from fne.search.surrogate_rounds import Participation
 
 WEIGHTS = {"mu": "SearchTask", "weight": "FrontTask"}
@@ -38,7 +38,7 @@ def config(name: str, *, problem: dict[str, Any] | None = None, **strategy: Any)
     }  # fmt: skip
 
 
-def built(given: dict[str, Any]) -> Search:
+def built(given: dict[str, Any]) -> SearchRun:
     return build_search(load_config(given))  # type: ignore[arg-type]
 
 
@@ -95,7 +95,7 @@ def test_an_optimizer_of_two_nodes_has_both_take_part() -> None:
 
 
 # ------------------------------------------------------------------------------------------------ interpolants
-def models_of(search: Search) -> list[bytes]:
+def models_of(search: SearchRun) -> list[bytes]:
     """Let all nodes fit twice, the second time to what was published; return the weights that each has fitted."""
     engine = Relaying(LocalEngine(search.worker))
     for _ in range(7):  # a round of surrogates, a first population and four generations, and surrogates again

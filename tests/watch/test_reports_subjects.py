@@ -21,9 +21,8 @@ from fne.cli.main import main
 from fne.config import registry
 from fne.config.load import load_config
 from fne.core.dataset import Dataset, Samples
-from fne.run.finish import _by_subject, _majority, _vote
 from fne.run.folder import folder_name
-from fne.run.learning_run import load_dataset
+from fne.run.learning_run import _by_subject, _majority, _vote, load_dataset
 from fne.watch.tables import grouped
 
 PLUGIN = '''
