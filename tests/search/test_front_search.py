@@ -34,7 +34,7 @@ from fne.strategies.fdd_ea_mo import fdd_ea_mo
 from fne.watch.history import read_history
 
 pytestmark = pytest.mark.filterwarnings("ignore:strategy.infill = all:fne.core.errors.SettingWarning")
-"""Interpolants of the same points are quick to fit; tests/surrogates/test_spread.py shows that all nodes have the same."""
+"""Interpolants of the same points are quick to fit; tests/surrogates/test_spread.py shows that all nodes agree."""
 SMALL = {"rounds": 3, "initial": 20, "generations": 4, "population": 10, "points": 2, "finals": "literal"}
 """Without finals, in which all nodes measure what is published: these are in tests/search/test_finals.py."""
 KINDS = ("cubic", "network")
