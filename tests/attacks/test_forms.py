@@ -41,8 +41,8 @@ CHANGES: dict[str, Callable[[Tensor], Tensor | None]] = {
     "of NaN": lambda value: torch.full_like(value, math.nan) if value.is_floating_point() else value,
 }
 ELSEWHERE = {
-    ("secure_offer", "form"), ("secure_offer", "box"), ("secure_offer", "sealed"),  # tests/secure/test_secure.py
-    ("secure_shares", "shares"), ("secure_receive", "survivors"),  # tests/secure/test_secure_relay.py
+    ("secure_offer", "form"), ("secure_offer", "box"), ("secure_offer", "sealed"),  # tests/secure/test_engine.py
+    ("secure_shares", "shares"), ("secure_receive", "survivors"),  # tests/secure/test_relay_engine.py
     *(("train_candidates", f"update.{i}") for i in range(3)),  # tests/learning/test_tradeoffs.py
 }  # fmt: skip
 """Entries whose size hangs on what the node says: who reads them holds them to it."""
