@@ -21,6 +21,14 @@ from fne.federation.node import Node, Secrets, Worker
 from fne.run.learning_run import build, load_dataset
 from fne.run.train import load_model
 
+pytest.register_assert_rewrite(  # so that failing assertions of shared helpers show their values
+    "tests.data.eeg.reading_parts",
+    "tests.data.eeg.signal_parts",
+    "tests.data.eeg.uci_parts",
+    "tests.problems.parts",
+    "tests.secure.parts",
+)
+
 Laboratory = Callable[..., SimpleNamespace]
 
 

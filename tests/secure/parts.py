@@ -150,12 +150,6 @@ LIMIT = 255 + 10 * math.sqrt(2 * 255)
 """Ten standard deviations: evenness stays below but once in 10^15."""
 
 
-def begun(
-    step: int, *, attempt: int = 0, kind: str = "fitness", run: str = "run", members: Sequence[int] = range(5)
-) -> Callable[[list[Session]], Any]:
-    return lambda sessions: sessions[1].begin(Tag(run, step, attempt, kind), members, words(1))
-
-
 class Tap:
     """An engine through which a test looks at what goes to and fro, changes it, or loses it."""
 
@@ -194,13 +188,3 @@ def fitness(step: int = 0, nodes: Sequence[str] = ("n2", "n0", "n1", "n5", "n3",
 
 
 KEYS_OF_A_RUN, A_SUM = ["keys", "peers", "confirm"], ["offer", "deal", "vector", "shares"]
-
-
-def changed(node: str, **payload: Tensor | None) -> Callable[[tuple[Reply, ...]], tuple[Reply, ...]]:
-    def change(replies: tuple[Reply, ...]) -> tuple[Reply, ...]:
-        return tuple(
-            replace(r, payload={n: v for n, v in {**r.payload, **payload}.items() if v is not None})
-            if r.node == node else r for r in replies
-        )  # fmt: skip
-
-    return change

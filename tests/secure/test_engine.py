@@ -25,7 +25,7 @@ from fne.secure import node_tasks as secure_tasks
 from fne.secure import ring
 from fne.secure.engine import SecureEngine
 from fne.secure.node_tasks import secure_only
-from tests.secure.parts import A_SUM, KEYS_OF_A_RUN, SIZES, assert_close, changed, fitness
+from tests.secure.parts import A_SUM, KEYS_OF_A_RUN, SIZES, assert_close, fitness
 
 
 def bytes_of(*shape: int) -> Tensor:
@@ -250,6 +250,16 @@ def test_nodes_must_answer_in_one_form(lab: SimpleNamespace, monkeypatch: pytest
     assert failure.node == "n4"
     assert failure.reason.startswith("answers 'x' as float [2], 5 of 6 nodes as float [")
     assert torch.equal(round_.replies[0].payload["x"], 5 * ONE["x"].double())
+
+
+def changed(node: str, **payload: Tensor | None) -> Callable[[tuple[Reply, ...]], tuple[Reply, ...]]:
+    def change(replies: tuple[Reply, ...]) -> tuple[Reply, ...]:
+        return tuple(
+            replace(r, payload={n: v for n, v in {**r.payload, **payload}.items() if v is not None})
+            if r.node == node else r for r in replies
+        )  # fmt: skip
+
+    return change
 
 
 def of_step(node: str, step: int) -> Callable[[tuple[Reply, ...]], tuple[Reply, ...]]:

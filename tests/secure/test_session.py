@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +15,7 @@ from fne.secure.conflicts import conflicts, passed_on
 from fne.secure.protocol import LEAST, Tag, enough, threshold
 from fne.secure.session import Session
 from fne.secure.unmask import opened
-from tests.secure.parts import View, agree, begun, plain, play, some, words
+from tests.secure.parts import View, agree, plain, play, some, words
 
 
 @pytest.mark.parametrize("nodes", [4, 5, 6, 7, 10, 13])
@@ -80,6 +80,12 @@ def test_a_lying_server_opens_a_vector_with_2t_less_n_colluding_nodes(nodes: int
         mask, opener = map(shares.joined, told)
         peeled = vector - protocol.own_mask(mask, protocol.nonce_of(members), 3)
         assert np.array_equal(view.unboxed(place, peeled, opener), values[place])
+
+
+def begun(
+    step: int, *, attempt: int = 0, kind: str = "fitness", run: str = "run", members: Sequence[int] = range(5)
+) -> Callable[[list[Session]], Any]:
+    return lambda sessions: sessions[1].begin(Tag(run, step, attempt, kind), members, words(1))
 
 
 @pytest.mark.parametrize(
