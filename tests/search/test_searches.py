@@ -29,7 +29,7 @@ PROBLEMS = [
     for name, found in catalogue("problem").items()
     if not (found.module.startswith("fne_plugin_") or name in ("callable", "command"))
 ]
-"""Test functions; a user's own are in tests/problems/test_own_problems.py."""
+"""Test functions; a user's own are in tests/problems/test_functions.py and beside it."""
 NUMBERED = {"dtlz": {"number": 2}, "wfg": {"number": 4}}
 """Problems of which there are several, with what says which."""
 SMALL = {"population": 8, "generations": 4, "rounds": 5, "evaluations": 5, "refit_every": 3}
