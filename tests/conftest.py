@@ -12,17 +12,25 @@ import torch
 from torch import Tensor, nn
 
 from fne.config.load import load_config
+from fne.core.randomness import generator, seeded_initialisation
+from fne.learning.task import LearningTask
 from fne.core.dataset import Samples
 from fne.core.messages import Tensors
-from fne.core.randomness import generator, seeded_initialisation
 from fne.engines.local import LocalEngine
 from fne.evolution.evaluate import Evaluator, Plan
 from fne.evolution.genome import Layout, buffers_of
 from fne.federation.node import Node, Secrets
 from fne.federation.worker import Worker
-from fne.learning.task import LearningTask
 from fne.run.learning_run import build, load_dataset
 from fne.run.train import load_model
+
+pytest.register_assert_rewrite(  # so that failing assertions of shared helpers show their values
+    "tests.data.eeg.reading_parts",
+    "tests.data.eeg.signal_parts",
+    "tests.data.eeg.uci_parts",
+    "tests.problems.parts",
+    "tests.secure.parts",
+)
 
 Laboratory = Callable[..., SimpleNamespace]
 

@@ -21,8 +21,8 @@ from fne.core.errors import DataWarning, SettingError
 from fne.core.messages import Reply, Request, Round, Status
 from fne.engines import local
 from fne.federation import rounds
-from fne.federation.payloads import expecting
 from fne.federation.rounds import gather
+from fne.federation.payloads import expecting
 from fne.run.train import train
 from tests.test_conformance import smallest
 
@@ -41,8 +41,8 @@ CHANGES: dict[str, Callable[[Tensor], Tensor | None]] = {
     "of NaN": lambda value: torch.full_like(value, math.nan) if value.is_floating_point() else value,
 }
 ELSEWHERE = {
-    ("secure_offer", "form"), ("secure_offer", "box"), ("secure_offer", "sealed"),  # tests/secure/test_secure.py
-    ("secure_shares", "shares"), ("secure_receive", "survivors"),  # tests/secure/test_secure_relay.py
+    ("secure_offer", "form"), ("secure_offer", "box"), ("secure_offer", "sealed"),  # tests/secure/test_engine.py
+    ("secure_shares", "shares"), ("secure_receive", "survivors"),  # tests/secure/test_relay_engine.py
     *(("train_candidates", f"update.{i}") for i in range(3)),  # tests/learning/test_tradeoffs.py
 }  # fmt: skip
 """Entries whose size hangs on what the node says: who reads them holds them to it."""
@@ -119,7 +119,7 @@ def test_no_entry_of_another_form_is_accepted(heard: dict[str, Heard], task: str
 
 def test_without_the_defence_the_attack_succeeds(heard: dict[str, Heard], monkeypatch: pytest.MonkeyPatch) -> None:
     """A row too many then comes to the strategy, which takes it for another run's point."""
-    monkeypatch.setattr(rounds, "fault", lambda payload, expected: "")
+    monkeypatch.setattr(gathering, "fault", lambda payload, expected: "")
     request, replies, around = heard["release"][0]
     round_ = attacked(request, replies, around, "point", "a row too many")
     assert round_ is not None

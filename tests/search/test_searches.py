@@ -13,13 +13,13 @@ import torch
 
 from fne.config.load import load_config
 from fne.config.registry import catalogue, entry, load
-from fne.core.contracts import Engine, Strategy
 from fne.core.errors import RunError
+from fne.core.contracts import Engine, Strategy
 from fne.core.messages import AGGREGATE, Request
 from fne.loop import run
 from fne.problems.external import MeasurementWarning
 from fne.problems.space import Problem
-from fne.run.search_run import SearchRun, build_search
+from fne.run.search_run import Search, build_search
 from fne.run.train import train
 from fne.watch.history import read_history
 
@@ -30,7 +30,7 @@ PROBLEMS = [
     for name, found in catalogue("problem").items()
     if not (found.module.startswith("fne_plugin_") or name in ("callable", "command"))
 ]
-"""Test functions; a user's own are in tests/problems/test_own_problems.py."""
+"""Test functions; a user's own are in tests/problems/test_functions.py and beside it."""
 NUMBERED = {"dtlz": {"number": 2}, "wfg": {"number": 4}}
 """Problems of which there are several, with what says which."""
 SMALL = {"population": 8, "generations": 4, "rounds": 5, "evaluations": 5, "refit_every": 3}
@@ -47,7 +47,7 @@ def settings(name: str, **more: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def search(name: str, engine: str = "local", **more: Any) -> tuple[SearchRun, Engine]:
+def search(name: str, engine: str = "local", **more: Any) -> tuple[Search, Engine]:
     config = load_config(settings(name, **more))
     made = build_search(config)  # type: ignore[arg-type]
     return made, load("engine", engine)(made.worker)
