@@ -12,15 +12,15 @@ import torch
 from torch import Tensor, nn
 
 from fne.config.load import load_config
-from fne.core.randomness import generator, seeded_initialisation
-from fne.learning.task import LearningTask
 from fne.core.dataset import Samples
 from fne.core.messages import Tensors
+from fne.core.randomness import generator, seeded_initialisation
 from fne.engines.local import LocalEngine
 from fne.evolution.evaluate import Evaluator, Plan
 from fne.evolution.genome import Layout, buffers_of
 from fne.federation.node import Node, Secrets
 from fne.federation.worker import Worker
+from fne.learning.task import LearningTask
 from fne.run.learning_run import build, load_dataset
 from fne.run.train import load_model
 

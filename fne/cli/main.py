@@ -260,6 +260,7 @@ def show(
         print(load_config(name).to_yaml(), end="")
         return
     from fne.config.settings import allowed
+    from fne.config.traits import TRAITS
 
     if kind not in registry.KINDS:
         kinds = (*registry.KINDS, "config")
@@ -267,6 +268,15 @@ def show(
     entry = registry.entry(kind, name)
     screen = console()
     screen.print(f"[bold]{kind} {name}[/bold]  ({entry.module})\n\n{escape(entry.doc.strip())}\n")
+    if entry.traits:
+        traits = Table(box=None, padding=(0, 2, 0, 0))
+        for column in ("trait", "value", "what it means"):
+            traits.add_column(column, overflow="fold")
+        for key, value in entry.traits.items():
+            declared = TRAITS.get(kind, {}).get(key)
+            traits.add_row(key, escape(value), declared.meaning if declared else "")
+        screen.print(traits)
+        screen.print()
     table = Table(box=None, padding=(0, 2, 0, 0))
     for column in ("setting", "default", "unit", "allowed", "what it is"):
         table.add_column(column, overflow="fold")

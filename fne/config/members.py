@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from fne.config import registry
+from fne.config.traits import TRAITS
 from fne.core.allocation import check_counts
 from fne.core.contracts import Strategy
 from fne.core.errors import FneError, StrategyWarning
@@ -134,6 +135,24 @@ def check_members(strategy: Strategy) -> None:
         member(strategy, name)
 
 
+def _check_declared(strategy: Strategy, name: str) -> None:
+    """Raise `FneError` for a member that is a trait and not declared, or declared and not there."""
+    declared = registry.traits("strategy", name)
+    for trait, what in TRAITS["strategy"].items():
+        value, given = member(strategy, trait), bool(declared.get(trait))
+        if value not in (None, False) and not given:
+            raise FneError(
+                f"{type(strategy).__name__}.{trait} is not declared: a strategy that has it {what.meaning}; write "
+                f'@register("strategy", "{name}", {trait}=True), or give an attribute of your own another name, such '
+                f"as _{trait}"
+            )
+        if given and value is False:
+            raise FneError(
+                f"{type(strategy).__name__}.{trait} is not true, though it is declared: a strategy that has it "
+                f"{what.meaning}; set {trait} = True in the class, or leave it out of @register"
+            )
+
+
 def attempt(strategy: Strategy, name: str, use: Callable[[Any], T]) -> T | None:
     """Return what `use` makes of an optional method, or `None` with a warning where that fails.
 
@@ -183,6 +202,7 @@ def new_strategy(name: str, task: Any, seed: int, settings: Mapping[str, Any]) -
     strategy = make(task, seed=seed, **settings)
     try:
         check_members(strategy)
+        _check_declared(strategy, name)
     except FneError as error:
         raise FneError(f"strategy.name = {name!r} ({entry.file}): {error}") from error
     return strategy

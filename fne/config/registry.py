@@ -32,6 +32,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel
 
 from fne.config.settings import Key, either, model_of
+from fne.config.traits import check_traits
 from fne.core.errors import ConfigError, FneError, did_you_mean
 
 __all__ = ["KINDS", "Entry", "Key", "add_plugin", "catalogue", "declared", "entry", "load", "plugin_digests",
@@ -45,12 +46,6 @@ TAKEN = {
     **dict.fromkeys(("noise", "infeasible", "known"), ("problem",)),
 }  # fmt: skip
 """Keys of the config section itself, which no setting of these kinds can have."""
-
-TRAITS: dict[str, tuple[str, ...]] = {"task": ("payload", "charge", "protocol")}
-"""Traits that each kind may declare. Of a node task `payload` is what it yields, see `fne.federation.payloads`;
-`charge` what an answer tells under noise: a function of the request, the node's name and the number of nodes whose
-noise is in what the server sees, which returns `fne.privacy.policy.Release`s; `protocol` whether it is a part of secure
-sums, which carry other tasks."""
 
 T = TypeVar("T")
 
@@ -81,6 +76,8 @@ class Entry:
     """key -> (annotation, default), `...` where there is no default."""
     task: str = "LearningTask"
     """What a strategy is for: the type of its first parameter, `LearningTask`, `SearchTask` or `FrontTask`."""
+    traits: dict[str, str] = field(default_factory=dict, repr=False)
+    """Declared traits as the source has them; what is `True` is an empty text, and what is `False` is left out."""
 
     @property
     def summary(self) -> str:
@@ -102,16 +99,13 @@ def register(kind: str, name: str, **traits: Any) -> Callable[[T], T]:
 
     Args:
         kind, name: what is registered, as literal strings.
-        traits: what is declared of the thing beside its settings, by the names in `TRAITS`.
+        traits: what is declared of the thing beside its settings, by the names in `fne.config.traits.TRAITS`.
     """
     if kind not in KINDS:
         raise FneError(f"cannot register {name!r} as {kind!r}: kinds are {', '.join(KINDS)}")
-    unknown = sorted(traits.keys() - set(TRAITS.get(kind, ())))
-    if unknown:
-        known = ", ".join(TRAITS.get(kind, ())) or "no traits"
-        raise FneError(f"cannot register {kind} {name!r} with {unknown[0]!r}: a {kind} declares {known}")
 
     def decorate(thing: T) -> T:
+        check_traits(kind, name, thing.__module__, traits)
         there = _registered.get((kind, name))
         if there is not None and not _same_place(there, thing):
             raise FneError(
@@ -314,9 +308,19 @@ def _read(path: Path, module: str) -> list[Entry]:
                 if kind in TAKEN.get(key, ()) or key.startswith("_"):
                     raise ConfigError([f"{where}: setting {key!r}: a config cannot give it; rename it"])
             doc = ast.get_docstring(node) or ast.get_docstring(tree) or ""
-            task = _task(function, node)
-            found.append(Entry(kind, name, module, node.name, path, node.lineno, doc, settings, task))
+            task, traits = _task(function, node), _declared_traits(decorator)
+            found.append(Entry(kind, name, module, node.name, path, node.lineno, doc, settings, task, traits))
     return found
+
+
+def _declared_traits(decorator: ast.Call) -> dict[str, str]:
+    """Return the keywords of a decorator as `Entry.traits` has them."""
+    written = {keyword.arg: keyword.value for keyword in decorator.keywords if keyword.arg}
+    shown = {
+        name: str(value.value) if isinstance(value, ast.Constant) else ast.unparse(value)
+        for name, value in written.items()
+    }
+    return {name: "" if text == "True" else text for name, text in shown.items() if text != "False"}
 
 
 def _constructor(node: ast.ClassDef | ast.FunctionDef) -> ast.FunctionDef | None:

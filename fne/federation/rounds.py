@@ -20,8 +20,6 @@ from fne.core.messages import AGGREGATE, GIVEN, Header, Reply, Request, Round, S
 from fne.federation import wire
 from fne.federation.payloads import HELD, PayloadSpec, expecting, fault, lifeless, outvoted
 
-OWNERS_CHOICE = ("release", "release_front")
-"""Tasks by which nodes publish what they found; an owner may refuse, and that is an answer like another."""
 SHOWN = ("samples", "loss", "nonfinite")
 """What of a node's answer the history may show under its name, where it is one number."""
 _THERE = {Status.NEEDS_SNAPSHOT, Status.DECLINED}

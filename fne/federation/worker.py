@@ -9,7 +9,7 @@ task runs.
 from __future__ import annotations
 
 import traceback
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -41,8 +41,8 @@ class Worker:
         self.replica = replica
         self.pinned: Mapping[str, bytes] = {}
         """Public signing keys of the run's nodes, by which secure sums know whose key is whose."""
-        self.only: Collection[str] = ()
-        """Tasks that are answered in a run with secure sums, others are refused; none: it has no secure sums."""
+        self.only: Callable[[str], bool] | None = None
+        """Whether a task is answered in a run with secure sums; `None`: the run has no secure sums."""
         self._evaluator = evaluator
         self._device = device or torch.device("cpu")
 
@@ -82,8 +82,8 @@ class Worker:
             reason = f"protocol {request.header.protocol}, this node speaks {PROTOCOL_VERSION}"
             yield from (Reply(request.header, n.name, Status.REFUSED, reason) for n in hosted)
             return
-        if self.only and request.task not in self.only:
-            reason = f"this node answers {', '.join(self.only)} only, not {request.task!r}"
+        if self.only is not None and not self.only(request.task):
+            reason = f"this node answers secure sums and releases only, not {request.task!r}"
             yield from (Reply(request.header, n.name, Status.REFUSED, reason) for n in hosted)
             return
         if self.replica is not None:
@@ -113,7 +113,7 @@ class Worker:
     def _allow(self, node: Node, request: Request) -> None:
         if not registry.traits("task", request.task).get("protocol"):
             node.allow(request)
-        elif not self.only and node.policy.tasks is not None:
+        elif self.only is None and node.policy.tasks is not None:
             raise RefusedError(f"this node's policy allows no task {request.task!r}: the run has no secure sums")
 
     def _answers(self, nodes: Sequence[Node], request: Request) -> Iterator[Reply]:

@@ -232,7 +232,7 @@ def private_payload(request: Request, node: str) -> Payload:
     return {"delta": delta, "clients": Entry("int", (1,), least=1, most=1)}
 
 
-@register("task", "train", payload=train_payload)
+@register("task", "train", payload=train_payload, remedy="lower strategy.lr, or scale the data")
 def train_task(
     worker: Worker,
     nodes: Sequence[Node],

@@ -129,7 +129,7 @@ def predict_payload(request: Request, node: str) -> Payload:
     return {**sums, "count": Entry("int", size[:1], least=0, most=1)}
 
 
-@register("task", "front_predict", payload=predict_payload)
+@register("task", "front_predict", payload=predict_payload, withheld=True)
 def predict_task(
     worker: Worker,
     nodes: Sequence[Node],
@@ -223,7 +223,7 @@ def select_payload(request: Request, node: str) -> Payload:
     return {"survivors": Entry("int", (runs, places), least=-1, most=known - 1)}
 
 
-@register("task", "select", payload=select_payload)
+@register("task", "select", payload=select_payload, keeps=True)
 def select_task(
     worker: Worker,
     nodes: Sequence[Node],

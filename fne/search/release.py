@@ -53,7 +53,7 @@ def release_front_payload(request: Request, node: str) -> Payload:
     return told | (values if request.options.get("values", True) else {})
 
 
-@register("task", "release", payload=release_payload)
+@register("task", "release", payload=release_payload, declines=True)
 def release_task(
     worker: Worker,
     nodes: Sequence[Node],
@@ -77,7 +77,7 @@ def release_task(
         yield {**told, "value": value} if values else told
 
 
-@register("task", "release_front", payload=release_front_payload)
+@register("task", "release_front", payload=release_front_payload, declines=True)
 def release_front_task(
     worker: Worker,
     nodes: Sequence[Node],

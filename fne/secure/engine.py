@@ -19,13 +19,14 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from fne.config import registry
 from fne.core.contracts import Engine, Metrics, Strategy
 from fne.core.errors import RunError
 from fne.core.hidden import ProtocolError
 from fne.core.messages import AGGREGATE, GIVEN, Header, Reply, Request, Round, Scalar, Status
 from fne.federation import lineage
 from fne.federation.payloads import PayloadSpec, expecting, fault, outvoted
-from fne.federation.rounds import OWNERS_CHOICE, TrafficSum, ask_few, failed
+from fne.federation.rounds import TrafficSum, ask_few, failed
 from fne.privacy.keystream import KEY_BYTES, Words
 from fne.secure import dealing, keys
 from fne.secure.conflicts import Conflict, conflicts, open_conflicts, passed_on, settled
@@ -106,7 +107,7 @@ class SecureEngine:
         request = expecting(request)
         step, relay = request.header.step, request.relay
         self._figures = {}
-        if request.reduce == "none" and request.task in OWNERS_CHOICE and relay is None:
+        if request.reduce == "none" and relay is None and registry.traits("task", request.task).get("declines"):
             return replace(self._engine.send(request), per_node={})
         if request.reduce != "sum":
             raise RunError(

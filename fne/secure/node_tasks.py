@@ -24,13 +24,13 @@ from typing import Annotated, Any
 
 import torch
 
+from fne.config import registry
 from fne.config.registry import Key, register
-from fne.core.errors import RefusedError, RunError
+from fne.core.errors import FneError, RefusedError, RunError
 from fne.core.hidden import ProtocolError
 from fne.core.messages import GIVEN, Relay, Request, Tensors
 from fne.federation.node import Node, task_of
 from fne.federation.payloads import Entry, Payload, PayloadSpec
-from fne.federation.rounds import OWNERS_CHOICE
 from fne.federation.worker import Worker
 from fne.privacy.keystream import KEY_BYTES
 from fne.secure.dealing import DIGEST_BYTES, DIGESTS
@@ -66,22 +66,8 @@ from fne.secure.protocol import (
 from fne.secure.session import Session
 from fne.secure.shares import SHARE_BYTES
 
-TASKS = (
-    "secure_keys", "secure_peers", "secure_confirm", "secure_offer", "secure_deal", "secure_vector", "secure_shares",
-    "secure_rest", "secure_receive",
-)  # fmt: skip
-"""The parts of the protocol, by name: a plugin may begin a name in the same way."""
-ANSWERED = (*TASKS, *OWNERS_CHOICE)
-"""What a node of a secure run answers, by name."""
-KEEPING = ("select",)
-"""What may be done with a sum that a node opens: their answers say of it what they are meant to, and no more."""
-WITHHELD = ("front_predict",)
-"""What is added up for a node to open, and never for the server."""
 OWN = (GIVEN, PREFIX)
 """How names begin of what a node finds out by itself, and takes from no server."""
-
-_REMEDY = {"train": "lower strategy.lr, or scale the data"}
-"""What to do about a float that is out of range, by task: weights that are clipped are others."""
 
 
 def public_identity(node: Node) -> bytes:
@@ -92,7 +78,20 @@ def public_identity(node: Node) -> bytes:
 def secure_only(worker: Worker) -> None:
     """Let a simulation's worker answer secure sums and what publishes; its nodes know each other's signing keys."""
     worker.pinned = {name: public_identity(node) for name, node in worker.nodes.items()}
-    worker.only = ANSWERED
+    worker.only = is_answered
+
+
+def is_answered(task: str) -> bool:
+    """Return whether a node of a secure run does a task for the server alone: parts of the protocol, and releases."""
+    return _has(task, "protocol") or _has(task, "declines")
+
+
+def _has(task: str, trait: str) -> bool:
+    """Return whether a task declares a trait; a name that a server made up has none."""
+    try:
+        return bool(registry.traits("task", task).get(trait))
+    except FneError:
+        return False
 
 
 def _identity(node: Node) -> Identity:
@@ -218,7 +217,8 @@ def offer_task(
             try:
                 words = flatten(payload, len(members), clip=clip)
             except OutOfRangeError as error:
-                raise ProtocolError(f"{error}; {_REMEDY.get(task, 'scale the data, or take secure = clip')}") from None
+                remedy = registry.traits("task", task).get("remedy", "scale the data, or take secure = clip")
+                raise ProtocolError(f"{error}; {remedy}") from None
             offer = _session(node).begin(tag, members, words, asked, errand)
         told = {
             "digests": offer.digests, "proof": offer.proof, "box": [offer.box], "commitment": [offer.commitment],
@@ -372,12 +372,12 @@ def _done(worker: Worker, nodes: Sequence[Node], work: Request) -> Iterator[Tens
 
 def check_asked(task: str, own: Tensors, relay: Relay | None) -> None:
     """Raise `ProtocolError` for work whose sum is not for whom it would go to, or for tensors of a node's own."""
-    if task in ANSWERED or task in KEEPING:
+    if is_answered(task) or _has(task, "keeps"):
         raise ProtocolError(f"{task!r} is no work whose results can be added")
-    if task in WITHHELD and relay is None:
+    if _has(task, "withheld") and relay is None:
         raise ProtocolError(f"{task!r} is added up for a node to open, and not for the server")
-    if relay is not None and relay.task not in KEEPING:
-        raise ProtocolError(f"{relay.task!r} is not known to keep to itself what it is given, as {', '.join(KEEPING)}")
+    if relay is not None and not _has(relay.task, "keeps"):
+        raise ProtocolError(f"{relay.task!r} is not known to keep to itself what it is given (its trait keeps)")
     if own:
         raise ProtocolError(f"with secure sums all nodes are asked for the same: {min(own)!r} is for this one alone")
 

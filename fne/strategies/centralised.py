@@ -13,7 +13,7 @@ from fne.learning.averaging import Averaging
 from fne.learning.task import LearningTask
 
 
-@register("strategy", "centralised")
+@register("strategy", "centralised", pooled=True)
 def centralised(
     task: LearningTask,
     *,

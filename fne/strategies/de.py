@@ -33,7 +33,7 @@ from fne.learning.evolving import Evolving
 from fne.learning.task import LearningTask
 
 
-@register("strategy", "de")
+@register("strategy", "de", lineage=True)
 def de(
     task: LearningTask,
     *,

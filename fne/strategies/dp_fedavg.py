@@ -121,7 +121,7 @@ class _Clients:
         self._accountant.load_state_dict(state)
 
 
-@register("strategy", "dp_fedavg")
+@register("strategy", "dp_fedavg", privacy=True)
 def dp_fedavg(
     task: LearningTask,
     *,

@@ -197,7 +197,7 @@ class _Records:
         self._turns = Counter(state)
 
 
-@register("strategy", "dp_sgd")
+@register("strategy", "dp_sgd", privacy=True)
 def dp_sgd(
     task: LearningTask,
     *,

@@ -18,7 +18,7 @@ from fne.search.value_search import Archive, ValueSearch
 from fne.surrogates.dycors import Dycors
 
 
-@register("strategy", "dycors")
+@register("strategy", "dycors", pooled=True)
 def dycors(
     task: SearchTask,
     *,

@@ -37,7 +37,7 @@ from fne.learning.evolving import Evolving, scheduled
 from fne.learning.task import LearningTask
 
 
-@register("strategy", "es")
+@register("strategy", "es", lineage=True)
 def es(
     task: LearningTask,
     *,

@@ -48,7 +48,7 @@ from fne.search.release import release_request, released
 from fne.search.surrogate_rounds import Participation, SurrogateRounds, start_points
 
 
-@register("strategy", "fdd_ea")
+@register("strategy", "fdd_ea", takes_known=True)
 class FddEa:
     """Federated data-driven evolutionary search: surrogates travel, measurements stay with the nodes."""
 

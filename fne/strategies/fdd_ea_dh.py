@@ -53,7 +53,7 @@ _LITERAL = (
 )
 
 
-@register("strategy", "fdd_ea_dh")
+@register("strategy", "fdd_ea_dh", takes_known=True)
 def fdd_ea_dh(
     task: FrontTask,
     *,

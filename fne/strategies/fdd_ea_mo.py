@@ -23,7 +23,7 @@ from fne.search.front_search import FrontSearch
 from fne.search.front_settings import Networks, default_centres, default_initial, default_population
 
 
-@register("strategy", "fdd_ea_mo")
+@register("strategy", "fdd_ea_mo", takes_known=True)
 def fdd_ea_mo(
     task: FrontTask,
     *,

@@ -42,7 +42,7 @@ from fne.learning.tradeoff_genes import Sending
 from fne.learning.tradeoffs import Tradeoffs
 
 
-@register("strategy", "fed_moeac")
+@register("strategy", "fed_moeac", population=True, privacy=True)
 def fed_moeac(
     task: LearningTask,
     *,

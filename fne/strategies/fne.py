@@ -48,7 +48,7 @@ from fne.learning.task import LearningTask, Validation
 from fne.privacy.policy import Tasks
 
 
-@register("strategy", "fne")
+@register("strategy", "fne", lineage=True)
 class FNE:
     """Federated neuroevolution: the server selects, crosses and mutates models, nodes answer with their fitness."""
 

@@ -39,7 +39,7 @@ FASTEST = 1e30
 _HALF = 2**16 - 1
 
 
-@register("strategy", "fsi")
+@register("strategy", "fsi", lineage=True)
 def fsi(
     task: LearningTask,
     *,

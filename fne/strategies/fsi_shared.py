@@ -46,7 +46,7 @@ BOUNDS = (1e-30, 1e6)
 """Bounds of a step size and of a width: beyond them nothing comes back."""
 
 
-@register("strategy", "fsi_shared")
+@register("strategy", "fsi_shared", lineage=True)
 def fsi_shared(
     task: LearningTask,
     *,

@@ -22,7 +22,7 @@ from fne.search.value_search import Archive, ValueSearch
 from fne.surrogates import minimise as rcga
 
 
-@register("strategy", "gp_lcb")
+@register("strategy", "gp_lcb", pooled=True)
 def gp_lcb(
     task: SearchTask,
     *,

@@ -9,7 +9,7 @@ from fne.problems.space import SearchTask
 from fne.search.value_search import ValueSearch
 
 
-@register("strategy", "latin_hypercube")
+@register("strategy", "latin_hypercube", pooled=True)
 def latin_hypercube(
     task: SearchTask,
     *,

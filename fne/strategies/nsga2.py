@@ -16,7 +16,7 @@ from fne.learning.tradeoff_genes import Sending
 from fne.learning.tradeoffs import Tradeoffs
 
 
-@register("strategy", "nsga2")
+@register("strategy", "nsga2", population=True, privacy=True)
 def nsga2(
     task: LearningTask,
     *,

@@ -18,7 +18,7 @@ from fne.search.surrogate_rounds import draws
 from fne.search.value_search import Archive, ValueSearch
 
 
-@register("strategy", "rcga")
+@register("strategy", "rcga", pooled=True)
 def rcga(
     task: SearchTask,
     *,

@@ -38,7 +38,7 @@ from fne.learning.evolving import Evolving, usual_population
 from fne.learning.task import LearningTask
 
 
-@register("strategy", "sep_cma")
+@register("strategy", "sep_cma", lineage=True)
 def sep_cma(
     task: LearningTask,
     *,

@@ -38,7 +38,7 @@ from fne.learning.evolving import Evolving, scheduled, usual_population
 from fne.learning.task import LearningTask
 
 
-@register("strategy", "snes")
+@register("strategy", "snes", lineage=True)
 def snes(
     task: LearningTask,
     *,

@@ -21,8 +21,8 @@ from fne.core.errors import DataWarning, SettingError
 from fne.core.messages import Reply, Request, Round, Status
 from fne.engines import local
 from fne.federation import rounds
-from fne.federation.rounds import gather
 from fne.federation.payloads import expecting
+from fne.federation.rounds import gather
 from fne.run.train import train
 from tests.test_conformance import smallest
 
@@ -119,7 +119,7 @@ def test_no_entry_of_another_form_is_accepted(heard: dict[str, Heard], task: str
 
 def test_without_the_defence_the_attack_succeeds(heard: dict[str, Heard], monkeypatch: pytest.MonkeyPatch) -> None:
     """A row too many then comes to the strategy, which takes it for another run's point."""
-    monkeypatch.setattr(gathering, "fault", lambda payload, expected: "")
+    monkeypatch.setattr(rounds, "fault", lambda payload, expected: "")
     request, replies, around = heard["release"][0]
     round_ = attacked(request, replies, around, "point", "a row too many")
     assert round_ is not None

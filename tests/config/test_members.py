@@ -41,7 +41,7 @@ VALUES = {
 }
 
 
-@register("strategy", "odd")
+@register("strategy", "odd", lineage=True, population=True, privacy=True)
 class Odd(FNE):
     """FNE with another attribute."""
 
@@ -65,7 +65,7 @@ class Odd(FNE):
         return metrics
 
 
-@register("strategy", "property")
+@register("strategy", "property", lineage=True, privacy=True)
 class WithProperty(FNE):
     """FNE with a property that raises, and without a property where there must be one."""
 
@@ -77,7 +77,7 @@ class WithProperty(FNE):
         raise RuntimeError("not trained yet")
 
 
-@register("strategy", "no_property")
+@register("strategy", "no_property", lineage=True)
 class WithoutProperty(FNE):
     """FNE whose `done` has lost its decorator."""
 

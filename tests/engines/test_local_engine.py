@@ -17,8 +17,7 @@ from fne.core.errors import CheckpointError, RunError
 from fne.core.messages import AGGREGATE, Header, Reply, Request, Status, Tensors
 from fne.engines.local import LocalEngine
 from fne.federation import wire
-from fne.federation.node import Node
-from fne.federation.node import payload_of
+from fne.federation.node import Node, payload_of
 from fne.federation.rounds import RunningSum
 from fne.federation.worker import Worker
 from fne.run.kinds import resolve_device

@@ -19,8 +19,7 @@ from fne.config import registry
 from fne.core.dataset import Samples
 from fne.core.errors import RefusedError
 from fne.core.messages import Header, Request, Status, Tensors
-from fne.federation.node import Node, Secrets
-from fne.federation.node import payload_of
+from fne.federation.node import Node, Secrets, payload_of
 from fne.federation.worker import Worker
 from fne.privacy.draws import Draws
 

@@ -17,8 +17,7 @@ from fne.core.errors import RefusedError, RunError
 from fne.core.messages import Header, Relay, Request, Round, Tensors
 from fne.core.randomness import chosen_node
 from fne.engines.local import LocalEngine
-from fne.federation.node import Node, Secrets
-from fne.federation.node import payload_of
+from fne.federation.node import Node, Secrets, payload_of
 from fne.federation.rounds import Relaying
 from fne.federation.worker import Worker
 

@@ -11,11 +11,11 @@ import pytest
 import torch
 from torch import nn
 
-from fne.learning.task import LearningTask
 from fne.core.dataset import Samples
 from fne.evolution import shaping
 from fne.evolution.genome import Layout
 from fne.learning.evolving import Evolving
+from fne.learning.task import LearningTask
 from tests.learning.evolving_parts import NODES, Array, learn, linear, make, sent, step
 
 

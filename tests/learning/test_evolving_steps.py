@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fne.core.errors import RunError
 from fne.core.dataset import Samples
+from fne.core.errors import RunError
 from fne.evolution.evaluate import Plan
 from fne.loop import run
 from tests.learning.evolving_parts import METHODS, NODES, Build, Clouds, learn, linear, make, sent, step

@@ -16,17 +16,17 @@ from torch import Tensor
 
 from fne.config.load import load_config
 from fne.core.errors import DataWarning, FneError, RunError, SettingError
-from fne.core.randomness import chosen_node
 from fne.core.messages import Header, Reply, Request, Round, Status
+from fne.core.randomness import chosen_node
 from fne.engines.local import LocalEngine
 from fne.evolution import rvea
 from fne.federation.node import Secrets
-from fne.federation.worker import Worker
 from fne.federation.rounds import Relaying
+from fne.federation.worker import Worker
 from fne.loop import run
 from fne.privacy.policy import Policy
 from fne.problems.space import FrontTask, Space, Variable
-from fne.run.search_run import Search, build_search
+from fne.run.search_run import SearchRun, build_search
 from fne.run.train import train
 from fne.search.measurements import measure_points
 from fne.secure.engine import SecureEngine
@@ -63,7 +63,7 @@ def same(first: dict[str, Tensor], second: dict[str, Tensor]) -> bool:
     )
 
 
-def started(given: dict[str, Any]) -> tuple[Search, Relaying]:
+def started(given: dict[str, Any]) -> tuple[SearchRun, Relaying]:
     search = build_search(load_config(given))
     return search, Relaying(LocalEngine(search.worker))
 
@@ -552,7 +552,7 @@ def test_where_somebody_is_missing_masks_of_the_text_do_not_cancel_and_the_gener
         fdd_ea_dh_of(participation=0.5, runs=2)
 
 
-def fdd_ea_dh_of(**settings: Any) -> Search:
+def fdd_ea_dh_of(**settings: Any) -> SearchRun:
     return build_search(load_config(config("fdd_ea_dh", mode="literal", **settings)))
 
 

@@ -13,13 +13,13 @@ import torch
 
 from fne.config.load import load_config
 from fne.config.registry import catalogue, entry, load
-from fne.core.errors import RunError
 from fne.core.contracts import Engine, Strategy
+from fne.core.errors import RunError
 from fne.core.messages import AGGREGATE, Request
 from fne.loop import run
 from fne.problems.external import MeasurementWarning
 from fne.problems.space import Problem
-from fne.run.search_run import Search, build_search
+from fne.run.search_run import SearchRun, build_search
 from fne.run.train import train
 from fne.watch.history import read_history
 
@@ -47,7 +47,7 @@ def settings(name: str, **more: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def search(name: str, engine: str = "local", **more: Any) -> tuple[Search, Engine]:
+def search(name: str, engine: str = "local", **more: Any) -> tuple[SearchRun, Engine]:
     config = load_config(settings(name, **more))
     made = build_search(config)  # type: ignore[arg-type]
     return made, load("engine", engine)(made.worker)

@@ -10,7 +10,6 @@ from torch import nn
 
 from fne.config import registry
 from fne.core.dataset import Samples
-from fne.secure import node_tasks as secure_tasks
 from fne.secure.engine import SecureEngine
 from fne.secure.node_tasks import public_identity
 from tests.secure.parts import SIZES, Tap
@@ -32,5 +31,5 @@ def relay_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let nodes do the tasks of `relay_parts`, of which they keep what is given to `hold`."""
     load = registry.load
     monkeypatch.setattr(registry, "load", lambda kind, name: TASKS.get(name) or load(kind, name))
-    monkeypatch.setattr(secure_tasks, "KEEPING", (*secure_tasks.KEEPING, "hold"))
-    monkeypatch.setattr(secure_tasks, "WITHHELD", (*secure_tasks.WITHHELD, "scores"))
+    monkeypatch.setitem(registry._traits, ("task", "hold"), {"keeps": True})
+    monkeypatch.setitem(registry._traits, ("task", "scores"), {"withheld": True})

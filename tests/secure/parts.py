@@ -15,8 +15,7 @@ from torch import Tensor
 from fne.core.messages import Header, Reply, Request, Round, Status
 from fne.engines.local import LocalEngine
 from fne.privacy.keystream import Words, keystream
-from fne.secure import keys, protocol, shares
-from fne.secure import encoding
+from fne.secure import encoding, keys, protocol, shares
 from fne.secure.conflicts import passed_on
 from fne.secure.keys import Identity
 from fne.secure.protocol import Offer, Tag, threshold

@@ -13,15 +13,14 @@ import torch
 from torch import Tensor
 
 from fne.config.registry import Key
-from fne.core.errors import RefusedError, RunError
-from fne.core.randomness import chosen_node
 from fne.core.dataset import Samples
+from fne.core.errors import RefusedError, RunError
 from fne.core.messages import Header, Relay, Reply, Request, Round, Status, Tensors
+from fne.core.randomness import chosen_node
 from fne.engines.local import LocalEngine
-from fne.federation.node import Node, Secrets
+from fne.federation.node import Node, Secrets, payload_of
+from fne.federation.payloads import PayloadSpec
 from fne.federation.worker import Worker
-from fne.federation.node import payload_of
-from fne.federation.payloads import Form
 from fne.privacy.keystream import Words
 from fne.secure import protocol, shares
 from fne.secure.conflicts import passed_on
@@ -58,7 +57,7 @@ class Relayed:
         return protocol.nonce_of(self.members)
 
     def offer(self) -> Relayed:
-        form = Form((("x", False, self.values[0].shape),))
+        form = PayloadSpec((("x", False, self.values[0].shape),))
         errand = Errand(self.receiver, Request(Header(0, self.step), "hold", ()), form, len(self.sessions))
         for i, (session, value) in enumerate(zip(self.sessions, self.values, strict=True)):
             self.offers[i] = session.begin(self.tag, self.members, value, b"", errand)

@@ -17,26 +17,22 @@ import pytest
 import torch
 
 from fne.config import registry
+from fne.core.dataset import Samples
 from fne.core.errors import RunError
 from fne.core.hidden import Hidden, ProtocolError
-from fne.core.dataset import Samples
 from fne.core.messages import Header, Request, Round, Tensors
 from fne.engines.local import LocalEngine
-from fne.federation.node import Node, Secrets
+from fne.federation.node import Node, Secrets, payload_of
 from fne.federation.worker import Worker
-from fne.federation.node import payload_of
 from fne.privacy.keystream import Words
-from fne.secure import dealing, keys, protocol, shares
-from fne.secure import encoding
-from fne.secure import encoding
+from fne.secure import dealing, encoding, keys, protocol, shares
 from fne.secure import node_tasks as secure_tasks
 from fne.secure.conflicts import passed_on
 from fne.secure.engine import SecureEngine
-from fne.secure.session import Exchange, Link
 from fne.secure.keys import Identity
 from fne.secure.node_tasks import secure_only
 from fne.secure.protocol import Tag, threshold
-from fne.secure.session import Session
+from fne.secure.session import Exchange, Link, Session
 from tests.secure.parts import LIMIT, Tap, agree, chi2, plain, play, some, unlisted, words
 
 Off = Callable[[pytest.MonkeyPatch], None]
@@ -483,13 +479,8 @@ def plugin_answers_in_clear() -> bool:
     return len(round_.replies) == 5
 
 
-class Prefixed:
-    def __contains__(self, name: str) -> bool:
-        return name.startswith("secure_")
-
-
 def by_prefix(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(secure_tasks, "ANSWERED", Prefixed())
+    patch.setattr(secure_tasks, "is_answered", lambda task: task.startswith("secure_"))
 
 
 MATRIX: list[tuple[Callable[[], bool], Off]] = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,16 +11,15 @@ import numpy as np
 import pytest
 import torch
 
+from fne.config import registry
 from fne.core.errors import RunError
 from fne.core.hidden import ProtocolError
-from fne.core.randomness import chosen_node
 from fne.core.messages import Header, Request, Round
+from fne.core.randomness import chosen_node
 from fne.secure import keys, protocol, shares
-from fne.secure import protocol
 from fne.secure import node_tasks as secure_tasks
-from fne.secure.session import Exchange
 from fne.secure.protocol import CHECKS, Tag
-from fne.secure.session import Session
+from fne.secure.session import Exchange, Session
 from tests.secure.parts import agree, plain
 from tests.secure.relay_parts import Lab, known, literal_signs, relayed
 
@@ -186,7 +186,7 @@ def to_some(lab: Lab, nodes: Collection[str], **wanted: Any) -> None:
         other = protocol.relay_of(str(request.options["relay"]))
         assert other is not None
         to, options = wanted.get("to", other.nodes[0]), {**other.options, **wanted.get("options", {})}
-        text = messages.json.dumps([to, other.task, options])
+        text = json.dumps([to, other.task, options])
         theirs = real(replace(request, nodes=tuple(nodes), options={**request.options, "relay": text}))
         ours = real(replace(request, nodes=tuple(n for n in request.nodes if n not in nodes)))
         return replace(ours, replies=(*ours.replies, *theirs.replies))
@@ -261,7 +261,7 @@ def another_task_is_given_the_sum() -> bool:
 
 
 def anything_keeps(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(secure_tasks, "KEEPING", ("hold", "tell"))
+    patch.setitem(registry._traits, ("task", "tell"), {"keeps": True})
 
 
 def server_asks_for_itself() -> bool:
@@ -274,7 +274,7 @@ def server_asks_for_itself() -> bool:
 
 
 def nothing_withheld(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(secure_tasks, "WITHHELD", ())
+    patch.setitem(registry._traits, ("task", "scores"), {})
 
 
 def sum_is_made_up() -> bool:

@@ -15,17 +15,16 @@ import torch
 
 from fne.core.errors import DeclinedError, RunError, SettingError
 from fne.core.hidden import ProtocolError
-from fne.core.randomness import chosen_node
 from fne.core.messages import Header, Relay, Request, Round, Tensors
+from fne.core.randomness import chosen_node
 from fne.federation.node import Node
-from fne.federation.worker import Worker
-from fne.federation.payloads import Form
+from fne.federation.payloads import PayloadSpec
 from fne.federation.rounds import Relaying
-from fne.secure import keys
-from fne.secure import encoding
+from fne.federation.worker import Worker
+from fne.secure import encoding, keys
+from fne.secure.encoding import vector_words
 from fne.secure.protocol import CHECKS, Errand, threshold
 from fne.secure.rules import check_secure
-from fne.secure.encoding import vector_words
 from tests.secure.relay_parts import TASKS, Lab, relayed
 
 pytestmark = pytest.mark.usefixtures("relay_tasks")
@@ -66,7 +65,7 @@ def test_a_sum_takes_five_exchanges_and_its_bytes_are_as_the_docs_say() -> None:
     assert metrics == {"participants": 7}
     round_ = lab.secured.send(lab.ask(1))
     assert lab.tap.tasks == [*KEYS_OF_A_RUN, *A_SUM * 2]
-    form = Form((("n", False, (2,)), ("x", True, (6,))))
+    form = PayloadSpec((("n", False, (2,)), ("x", True, (6,))))
     words, described, candidates = vector_words(form, n), len(form.to_bytes()), 8
     for name in lab.names:
         receives = name == lab.chosen()
@@ -282,7 +281,7 @@ def test_a_rest_of_another_sum_or_stage_is_refused() -> None:
 
 
 def errand_of(receiver: int) -> Errand:
-    return Errand(receiver, Request(Header(0, 0), "hold", ()), Form(()), 5)
+    return Errand(receiver, Request(Header(0, 0), "hold", ()), PayloadSpec(()), 5)
 
 
 # ------------------------------------------------------------------------------------------------ what is seen

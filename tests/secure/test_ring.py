@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from fne.core.hidden import ProtocolError
 from fne.core.messages import Header, Reply
+from fne.federation.payloads import PayloadSpec
 from fne.federation.rounds import RunningSum
 from fne.secure import encoding
-from fne.secure import encoding
-from fne.secure.protocol import enough
 from fne.secure.encoding import BITS
+from fne.secure.protocol import enough
 from tests.secure.parts import agree, assert_close, plain, play, words
 
 
@@ -48,7 +48,7 @@ def test_buffers_that_nobody_changes_come_back_to_the_fixed_point_only() -> None
     """As the docs say: a plain sum gives their bits."""
     counts, buffers = (3, 5, 7, 2), torch.tensor([1e-11, 2**-20, 3.0], dtype=torch.float64)
     total = plain([encoding.flatten({"b": buffers * count}, 4) for count in counts])
-    got, _ = encoding.unflatten(total, vectors.Form.of({"b": buffers}), 4)
+    got, _ = encoding.unflatten(total, PayloadSpec.of({"b": buffers}), 4)
     assert (got["b"] / sum(counts)).tolist() == [0.0, 2**-20, 3.0]
 
 
@@ -128,7 +128,7 @@ def test_a_masked_sum_is_the_plain_one_with_dropouts_and_whatever_is_not_finite(
     gone = data.draw(st.sets(st.integers(0, nodes - 1), max_size=nodes - enough(nodes)))
     vectors_ = [encoding.flatten(payload, nodes) for payload in payloads]
     view = play(agree(nodes), vectors_, gone=gone)
-    got, clipped = encoding.unflatten(view.opened(), vectors.Form.of(payloads[0]), nodes)
+    got, clipped = encoding.unflatten(view.opened(), PayloadSpec.of(payloads[0]), nodes)
     wanted = RunningSum(Header(0, 0))
     for i, payload in enumerate(payloads):
         if i not in gone:
@@ -150,7 +150,7 @@ def test_a_masked_weighted_mean_is_the_plain_one_to_nine_digits(data: st.DataObj
         for n, f in zip(counts, losses, strict=True)
     ]
     view = play(agree(nodes), [encoding.flatten(p, nodes) for p in payloads], gone=gone)
-    got, _ = encoding.unflatten(view.opened(), vectors.Form.of(payloads[0]), nodes)
+    got, _ = encoding.unflatten(view.opened(), PayloadSpec.of(payloads[0]), nodes)
     left = [i for i in range(nodes) if i not in gone]
     mean = sum(Fraction(counts[i]) * Fraction(losses[i]) for i in left) / sum(counts[i] for i in left)
     assert float(got["loss"]) / int(got["samples"]) == pytest.approx(float(mean), rel=1e-9)

@@ -24,8 +24,7 @@ from fne.loop import run
 from fne.privacy.keystream import Words
 from fne.run.learning_run import build
 from fne.run.train import train
-from fne.secure import keys, protocol
-from fne.secure import encoding
+from fne.secure import encoding, keys, protocol
 from fne.secure import node_tasks as secure_tasks
 from fne.secure.engine import SecureEngine
 from fne.secure.node_tasks import secure_only

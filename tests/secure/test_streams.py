@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from fne.privacy.keystream import keystream
-from fne.secure import keys
-from fne.secure import encoding
+from fne.secure import encoding, keys
 from tests.secure.parts import LIMIT, agree, chi2, play, some, words
 
 

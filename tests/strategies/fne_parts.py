@@ -8,9 +8,9 @@ from typing import Any
 
 from torch import nn
 
-from fne.learning.task import LearningTask
 from fne.core.dataset import Samples
 from fne.core.messages import Request
+from fne.learning.task import LearningTask
 from fne.strategies.fne import FNE
 
 Build = Callable[..., SimpleNamespace]

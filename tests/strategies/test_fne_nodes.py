@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from fne.core.errors import SettingError
 from fne.core.dataset import Samples
+from fne.core.errors import SettingError
 from fne.strategies.fne import FNE
 from tests.strategies.fne_parts import NODES, fne, step
 

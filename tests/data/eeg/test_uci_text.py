@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from fne.core.errors import DataError, DataWarning
 from fne.core.dataset import Dataset
+from fne.core.errors import DataError, DataWarning
 from fne.data.eeg.uci import eeg_uci
 from fne.data.eeg.uci_text import SETS, find, parse, read_all
 from tests.data.eeg.uci_parts import (

@@ -14,8 +14,8 @@ import scipy.signal
 import torch
 
 from fne.config.registry import catalogue, declared, load
-from fne.core.errors import DataError, DataWarning, SettingError
 from fne.core.dataset import Dataset
+from fne.core.errors import DataError, DataWarning, SettingError
 from fne.data.eeg.uci import NOT_SCALP, eeg_uci
 from fne.data.eeg.uci_archives import TRAIN_CONTENT
 from fne.data.eeg.uci_text import CHANNELS, CONDITIONS, digest, find, read_all

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from fne.core.errors import SettingError
 from fne.core.dataset import FileError
+from fne.core.errors import SettingError
 from fne.data.eeg.recording import Windows
 from tests.data.eeg.signal_parts import EVENTS, NAMES, RAMP, RATE, Event, Values, noise, recorded, refusal, run, told
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fne.core.errors import DataWarning
 from fne.core.dataset import Dataset, Samples
+from fne.core.errors import DataWarning
 from fne.data.eeg.uci import eeg_uci
 from fne.data.eeg.uci_text import CHANNELS
 
