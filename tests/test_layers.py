@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ast
+import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -185,3 +188,26 @@ def test_every_folder_says_what_belongs_there() -> None:
             title, _, rest = ast.get_docstring(ast.parse(path.read_text())).partition("\n\n")  # type: ignore[arg-type]
             assert title.endswith("."), path
             assert rest.endswith("."), f"{path}: say in a second sentence what does not belong there"
+
+
+def test_the_page_on_the_architecture_has_the_table() -> None:
+    rows = re.findall(
+        r"^\| (\d+) \| `([\w/]+)/` \| (.+) \|$", (ROOT / "docs" / "architecture.md").read_text(), re.MULTILINE
+    )
+    expected = []
+    for number, names in enumerate(LAYERS, 1):
+        for name in names:
+            place = name.removeprefix("fne.") if name in FOLDERS else name.replace(".", "/")
+            path = ROOT / place / "__init__.py"
+            if name != "fne" and path.is_file():
+                title = ast.get_docstring(ast.parse(path.read_text())).partition("\n\n")[0]  # type: ignore[union-attr]
+                expected.append((str(number), place, " ".join(title.split())))
+    assert rows == expected
+
+
+def test_the_picture_of_a_request_is_drawn_from_the_code() -> None:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / ".ci" / "picture.py"), "--check"], capture_output=True, text=True, check=False,
+        cwd=ROOT,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
