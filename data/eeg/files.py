@@ -19,8 +19,8 @@ from fne.core.errors import DataError, DataWarning, SettingError
 from fne.core.findings import FilesError, Finding
 from fne.core.types import Dataset
 from fne.data.eeg.cache import Store, folder
-from fne.data.eeg.layout import find
-from fne.data.eeg.open import common_name
+from fne.data.eeg.channels import common_name
+from fne.data.eeg.find import find
 from fne.data.eeg.quality import some
 from fne.data.eeg.recording import Processing, Source
 from fne.data.eeg.split import Split, divide

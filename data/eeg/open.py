@@ -7,7 +7,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -15,15 +15,13 @@ import numpy as np
 
 from fne.core.findings import FileError, Finding
 from fne.core.quiet import own_filters
-from fne.data.eeg.codes import code_events
-from fne.data.eeg.edf import edf_header
-from fne.data.eeg.faults import explain, misnamed, one_line
-from fne.data.eeg.gdf import gdf_header
-from fne.data.eeg.layout import FORMATS, extension, first_bytes
-from fne.data.eeg.length import Interrupted, compared, interrupted, length_finding, signal_rates
+from fne.data.eeg.channels import common_name
+from fne.data.eeg.diagnose import compared, explain, length_finding, misnamed, one_line
+from fne.data.eeg.events import event_names, read_events, taken_for_bad
+from fne.data.eeg.find import FORMATS, extension, first_bytes
+from fne.data.eeg.headers import Interrupted, edf_header, gdf_header, interrupted, signal_rates
 from fne.data.eeg.quality import LEAVE_OUT, refuse, some
 from fne.data.eeg.recording import Header, Source
-from fne.data.eeg.windows import is_gap, taken_for_bad
 
 if TYPE_CHECKING:
     import mne
@@ -58,8 +56,6 @@ _LOSSES = (
     ("", "Compare the file with what was recorded"),
 )
 """What to do about a warning, the first that fits."""
-_TWINS = {"T3": "T7", "T4": "T8", "T5": "P7", "T6": "P8"}
-"""Places of the 10-20 system that were renamed."""
 _PROGRAMMERS = (DeprecationWarning, PendingDeprecationWarning, FutureWarning, ResourceWarning, ImportWarning)
 """Warnings that are about MNE's code, not about a file."""
 
@@ -274,7 +270,7 @@ def _header(recording: Recording, events: str) -> tuple[dict[str, Any], list[Fin
         known |= {"epochs": len(names), "tmin": float(recording.tmin), "tmax": float(recording.tmax)}
         known["seconds"] = len(names) * samples / rate
     else:
-        listed, findings = _listed(recording, events)
+        listed, findings = read_events(recording, events)
         names = [name for _, _, name in listed]
         known["seconds"] = float(recording.n_times / rate)
     return {**known, "events": dict(sorted(Counter(names).items()))}, findings
@@ -283,35 +279,6 @@ def _header(recording: Recording, events: str) -> tuple[dict[str, Any], list[Fin
 def is_epochs(recording: Recording) -> bool:
     """Whether a recording is cut into epochs already."""
     return hasattr(recording, "event_id")
-
-
-# ------------------------------------------------------------------------------------------------ channels
-def common_name(name: str) -> str:
-    """Return a channel's name in the common spelling: `EEG FP1-REF` and `Fp1.` are `Fp1`; `T3` stays `T3`."""
-    bare = re.sub(r"^EEG[\s_:-]+(?=[A-Za-z])", "", name.strip(" ."), flags=re.IGNORECASE)
-    bare = re.sub(r"(?<=\w)[\s_-]+(REF|LE|AVG?)$", "", bare, flags=re.IGNORECASE).strip(" .")
-    return _standard().get(bare.lower(), bare) or name
-
-
-def twin(name: str) -> str | None:
-    """Return the other name of a place that the 10-20 system called T3, T4, T5, T6 before, or calls T7, T8, P7, P8."""
-    return (_TWINS | {new: old for old, new in _TWINS.items()}).get(name)
-
-
-@cache
-def montage() -> mne.channels.DigMontage:
-    """Return the positions of the 10-05 system."""
-    import mne
-
-    # MNE 1.13 renamed it, and warns of the old name.
-    known = mne.channels.get_builtin_montages()
-    return mne.channels.make_standard_montage("colin27_1005" if "colin27_1005" in known else "standard_1005")
-
-
-@cache
-def _standard() -> dict[str, str]:
-    """Return the names of the 10-05 system, and older ones such as `T3`, by their lower case."""
-    return {name.lower(): name for name in [*montage().ch_names, "Nz"]}
 
 
 def _spell(recording: Recording) -> list[Finding]:
@@ -354,49 +321,3 @@ def _set_types(recording: Recording) -> list[Finding]:
             "noted",
         )
     ]
-
-
-# ------------------------------------------------------------------------------------------------ events
-def event_list(recording: mne.io.BaseRaw, events: str = "auto") -> list[tuple[float, float, str]]:
-    """Return onset and duration in seconds, from the first sample on, and name of each event of a continuous recording.
-
-    Args:
-        recording: with annotations or stim channels.
-        events: `annotations`, codes of the `stim` channels as text, or `auto`: annotations where there are any.
-    """
-    return _listed(recording, events)[0]
-
-
-def _listed(recording: mne.io.BaseRaw, events: str) -> tuple[list[tuple[float, float, str]], list[Finding]]:
-    """Return what `event_list` returns, and what was skipped or assumed about codes of stim channels."""
-    listed, findings = [], list[Finding]()
-    if events != "stim":
-        first = recording.first_time  # MNE counts onsets from the begin of the measurement, which may be cut away
-        for note in recording.annotations:
-            if not is_gap(note["description"]):
-                listed.append((float(note["onset"] - first), float(note["duration"]), str(note["description"])))
-    if events == "stim" or (events == "auto" and not listed):
-        listed, findings = _codes(recording)
-    return sorted(listed), findings
-
-
-def _codes(recording: mne.io.BaseRaw) -> tuple[list[tuple[float, float, str]], list[Finding]]:
-    """Return the events of the stim channels; a channel that combines the others stands for all."""
-    names = [n for n, kind in zip(recording.ch_names, recording.get_channel_types(), strict=True) if kind == "stim"]
-    names = next(([name] for name in ("STI101", "STI 014") if name in names), names)
-    listed, findings = [], list[Finding]()
-    for name in names:
-        values = np.nan_to_num(recording.get_data(picks=[name])[0])
-        largest = np.abs(values).max(initial=0)
-        # A channel that the file calls EEG went from microvolts to volts.
-        codes = np.rint(values * (1e6 if 0 < largest < 0.5 else 1)).astype(np.int64) & 0xFFFF  # BioSemi: 16 are codes
-        events, told = code_events(codes, name)
-        listed += [(float(sample / recording.info["sfreq"]), 0.0, str(code)) for sample, code in events]
-        findings += told
-    return listed, findings
-
-
-def event_names(epochs: mne.BaseEpochs) -> list[str]:
-    """Return the event's name of each epoch."""
-    names = {code: name for name, code in epochs.event_id.items()}
-    return [names.get(code, str(code)) for code in epochs.events[:, 2].tolist()]

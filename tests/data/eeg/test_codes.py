@@ -14,8 +14,8 @@ from fne.config.registry import load
 from fne.core.errors import DataWarning
 from fne.core.findings import FilesError
 from fne.core.types import Dataset
-from fne.data.eeg.codes import code_events
-from fne.data.eeg.open import event_list, open_recording
+from fne.data.eeg.events import code_events, event_list
+from fne.data.eeg.open import open_recording
 from fne.data.eeg.recording import Source
 
 RATE, TRIALS = 128.0, 18

@@ -26,8 +26,8 @@ from fne.config.registry import load
 from fne.core.errors import DataError, DataWarning, FneError, SettingError
 from fne.core.findings import FilesError
 from fne.core.types import Dataset
-from fne.data.eeg.contract import agree
 from fne.data.eeg.recording import Header
+from fne.data.eeg.survey import agree
 from fne.data.partition import deal
 
 DATA = os.environ.get("FNE_DATA")

@@ -19,9 +19,10 @@ from numpy.typing import NDArray
 from fne.cli.main import main
 from fne.core.errors import FneError
 from fne.core.findings import FileError, Finding
-from fne.data.eeg.open import event_list, open_recording
+from fne.data.eeg.events import event_list
+from fne.data.eeg.open import open_recording
 from fne.data.eeg.recording import Header, Processing, Source
-from fne.data.eeg.signal import prepare
+from fne.data.eeg.windows import prepare
 
 DATA = os.environ.get("FNE_DATA")
 needs_data = pytest.mark.skipif(not DATA, reason="FNE_DATA is not set: no EEG files")

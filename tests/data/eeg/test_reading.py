@@ -24,11 +24,13 @@ import pytest
 
 from fne.core.errors import DataError, SettingError
 from fne.core.findings import FileError, Finding
-from fne.data.eeg.faults import explain
-from fne.data.eeg.layout import FORMATS, Folder, companions, find, listed
-from fne.data.eeg.open import common_name, event_list, event_names, is_epochs, listening, open_recording, twin
+from fne.data.eeg.channels import common_name, twin
+from fne.data.eeg.diagnose import explain
+from fne.data.eeg.events import event_list, event_names
+from fne.data.eeg.find import FORMATS, Folder, companions, find, listed
+from fne.data.eeg.open import is_epochs, listening, open_recording
 from fne.data.eeg.recording import Processing, Source
-from fne.data.eeg.signal import prepare
+from fne.data.eeg.windows import prepare
 
 DATA = os.environ.get("FNE_DATA")
 needs_data = pytest.mark.skipif(not DATA, reason="FNE_DATA is not set: no EEG files")
@@ -767,7 +769,7 @@ def test_every_reader_is_one_of_mne() -> None:
 def test_looking_for_files_needs_no_mne(tmp_path: Path) -> None:
     put(tmp_path / "a.edf", edf())
     code = (
-        "import sys, pathlib, fne.data.eeg.open, fne.data.eeg.layout as layout\n"
+        "import sys, pathlib, fne.data.eeg.open, fne.data.eeg.find as layout\n"
         f"print(len(layout.find(pathlib.Path({str(tmp_path)!r}))), [m for m in sys.modules if m.startswith('mne')])"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -1,20 +1,27 @@
-"""Headers of EDF and BDF files: their fields by name, and the faults that make a file or a channel useless. No MNE."""
+"""Headers of EDF, BDF and GDF files: fields, sampling rates, interruptions, and faults that make a channel useless.
+
+Nothing here needs MNE.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fne.core.findings import FileError
-from fne.data.eeg.layout import extension, first_bytes
+from fne.data.eeg.find import extension, first_bytes
 from fne.data.eeg.quality import LEAVE_OUT, refuse
 from fne.data.eeg.transfer import rewritten
 
 _FIXED = 256
-"""Bytes of the header's first part; each signal adds as many."""
+"""Bytes of the fixed part of a header; each signal of an EDF, BDF or GDF file adds as many."""
 _SIGNAL_FIELDS = {
     "label": 16, "transducer": 80, "physical dimension": 8, "physical minimum": 8, "physical maximum": 8,
     "digital minimum": 8, "digital maximum": 8, "prefiltering": 80, "number of samples in a record": 8, "reserved": 32,
@@ -23,6 +30,13 @@ _SIGNAL_FIELDS = {
 _ANNOTATIONS = ("EDF Annotations", "BDF Annotations")
 _RATES = (1.0, 1e6)
 """Between these, in Hz, the rate of a file's fastest signal lies, whatever the amplifier."""
+_GDF_BOUNDS = {"physical minimum": 104, "physical maximum": 112, "digital minimum": 120, "digital maximum": 128}
+"""Field of a GDF signal -> start of the first one, in bytes times the number of signals, behind the fixed part."""
+_TAL = re.compile(rb"([+-]\d+(?:\.\d*)?)(?:\x15(\d+(?:\.\d*)?))?\x14([^\x00]*)\x14(?=\x00)")
+"""A time-stamped list of annotations (TAL): onset, duration, and texts that are separated by 0x14."""
+_STAMP = 1e-3
+"""Seconds to which the times of records are rounded."""
+_APART = "Export it again as EDF+C or BrainVision, or each piece as a file of its own"
 _MEND = f"Correct the field in the file, export the recording again, or {LEAVE_OUT}"
 
 
@@ -193,10 +207,133 @@ def _faults(fields: bytes, signals: int, labels: Sequence[str]) -> dict[int, str
                 numbers[name].append(float(text.replace(",", ".")))
             except ValueError:
                 _refused(f"{name} of signal {i + 1} ({label})", place, text, "a number")
+    return _unscaled(numbers, [place for place, label in enumerate(labels) if label not in _ANNOTATIONS])
+
+
+def _unscaled(bounds: Mapping[str, Sequence[float]], places: Iterable[int]) -> dict[int, str]:
+    """Return the signals, of those at `places`, whose bounds define no scale, and why."""
     faults = {}
-    for i, label in enumerate(labels):
-        for what in () if label in _ANNOTATIONS else ("physical", "digital"):
-            least, most = numbers[f"{what} minimum"][i], numbers[f"{what} maximum"][i]
+    for i in places:
+        for what in ("physical", "digital"):
+            least, most = bounds[f"{what} minimum"][i], bounds[f"{what} maximum"][i]
             if not math.isfinite(most - least) or least == most:
                 faults[i] = f"its {what} minimum and maximum are {least:g} and {most:g}, so its values have no scale"
     return faults
+
+
+# ------------------------------------------------------------------------------------------------ GDF
+@dataclass(frozen=True)
+class GdfHeader:
+    """Header of a GDF file.
+
+    Args:
+        labels: names of the signals.
+        rates: of each signal, in Hz.
+        faults: place among the signals -> why the values of that signal have no scale.
+    """
+
+    labels: tuple[str, ...]
+    rates: tuple[float, ...]
+    faults: dict[int, str]
+
+
+def gdf_header(path: Path) -> GdfHeader | None:
+    """Return the header of a GDF file; `None` where it is cut off."""
+    head = first_bytes(path)
+    signals = int.from_bytes(head[252:254], "little")
+    fields = first_bytes(path, _FIXED * (1 + signals))[_FIXED:]
+    if len(fields) < _FIXED * signals:
+        return None
+    labels = [fields[16 * i : 16 * (i + 1)].decode("latin-1").strip(" \0") for i in range(signals)]
+    counts = np.frombuffer(fields, "<i4", signals, 216 * signals).tolist()
+    seconds, divisor = np.frombuffer(head, "<u4", 2, 244).tolist()
+    whole = head[4:8] < b"1.90"  # digital bounds were int64 in the first version, and are float64 since
+    bounds = {
+        name: np.frombuffer(fields, "<i8" if whole and "digital" in name else "<f8", signals, place * signals).tolist()
+        for name, place in _GDF_BOUNDS.items()
+    }
+    rates = tuple(count * divisor / (seconds or 1) for count in counts)
+    return GdfHeader(tuple(labels), rates, _unscaled(bounds, range(signals)))
+
+
+# ------------------------------------------------------------------------------------------------ sampling rates
+def signal_rates(path: Path) -> list[tuple[str, float]]:
+    """Return the name and the sampling rate in Hz of each signal of an EDF, BDF or GDF, without signals of annotations.
+
+    Empty for all other files, and where the header makes no sense.
+    """
+    if extension(path) == ".gdf":
+        gdf = gdf_header(path)
+        return [] if gdf is None else list(zip(gdf.labels, gdf.rates, strict=True))
+    edf = edf_header(path)
+    if edf is None:
+        return []
+    seconds = edf.seconds or 1.0  # as MNE takes it
+    signals = enumerate(zip(edf.labels, edf.counts, strict=True))
+    return [(label, count / seconds) for place, (label, count) in signals if place not in edf.annotations]
+
+
+# ------------------------------------------------------------------------------------------------ interruptions
+@dataclass(frozen=True)
+class Interrupted:
+    """An EDF+D or BDF+D: pieces that were recorded one after the other, with gaps between.
+
+    Args:
+        starts: of each record, in seconds from the first one `[records]`.
+        seconds: that a record lasts.
+        events: onset and duration in the same time, and name.
+    """
+
+    starts: NDArray[np.float64]
+    seconds: float
+    events: tuple[tuple[float, float, str], ...]
+
+    def recorded(self, times: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return how much was recorded until then, in seconds: where that time is in the values `[n]`."""
+        record = np.maximum(np.searchsorted(self.starts, times + 1e-9, side="right") - 1, 0)
+        return record * self.seconds + np.minimum(times - self.starts[record], self.seconds)
+
+    @property
+    def gaps(self) -> tuple[list[float], list[float]]:
+        """Where in the values gaps are, and how long each was, in seconds."""
+        lost = np.diff(self.starts) - self.seconds
+        after = np.flatnonzero(lost > _STAMP)
+        return ((after + 1) * self.seconds).tolist(), lost[after].tolist()
+
+
+def interrupted(path: Path) -> Interrupted | None:
+    """Return when the records of an EDF+D or BDF+D were made; `None` of all other files, or if there is no gap.
+
+    Raises:
+        FileError: its records have no time stamps, or not one after the other.
+    """
+    edf = edf_header(path)
+    if edf is None or edf.kind not in (b"EDF+D", b"BDF+D"):
+        return None
+    expected = "records that say when each was made, in order"
+    lists = _annotations(path, edf)
+    stamps = [_TAL.match(record) for record in lists[0]] if lists else []
+    if not stamps or not all(stamps):
+        refuse("gaps", f"it may be interrupted ({edf.kind.decode()}), and nothing says where", expected, _APART)
+    times = np.array([float(stamp[1]) for stamp in stamps if stamp])
+    starts = times - times[0]
+    if (np.diff(starts) < edf.seconds - _STAMP).any():
+        refuse("gaps", "records overlap in time", expected, _APART)
+    if np.abs(starts - edf.seconds * np.arange(len(starts))).max() <= _STAMP:
+        return None
+    events = []
+    for tal in (tal for records in lists for record in records for tal in _TAL.finditer(record)):
+        for text in filter(None, tal[3].split(b"\x14")):
+            events.append((float(tal[1]) - float(times[0]), float(tal[2] or 0), text.decode("utf-8", "replace")))
+    return Interrupted(starts, edf.seconds, tuple(events))
+
+
+def _annotations(path: Path, edf: EdfHeader) -> list[list[bytes]]:
+    """Return what each of the signals that are annotations holds in each record."""
+    total = edf.whole(path.stat().st_size)
+    if total < 1:
+        return []
+    values = np.memmap(path, np.uint8, "r", edf.length, (total, edf.record))
+    begins = [sum(edf.counts[:place]) * edf.width for place in edf.annotations]
+    ends = [sum(edf.counts[: place + 1]) * edf.width for place in edf.annotations]
+    return [[row.tobytes() for row in values[:, begin:end]] for begin, end in zip(begins, ends, strict=True)]

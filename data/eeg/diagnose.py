@@ -13,8 +13,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fne.core.findings import Finding
-from fne.data.eeg.layout import BINARY, FOLDERS, FORMATS, SHARED, extension, first_bytes, header_links, next_part
+from fne.data.eeg.find import BINARY, FOLDERS, FORMATS, SHARED, extension, first_bytes, header_links, next_part
+from fne.data.eeg.headers import edf_header
+from fne.data.eeg.quality import LEAVE_OUT
 from fne.data.eeg.recording import Source
+from fne.data.eeg.transfer import rewritten, shortened, suspicious
 
 _AGAIN = "Copy or download it again"
 _EXPORT = "Export it again in the recording software, for instance as EDF or BrainVision"
@@ -50,6 +53,8 @@ _MAIN = (
     ((".fdt",), ".set", ".set and .fdt together"),
 )
 """Companions, what their main file is called, and what must be there."""
+_WIDTHS = {"INT_16": 2, "INT_32": 4, "IEEE_FLOAT_32": 4}
+"""BrainVision's name of a number format -> bytes of a value."""
 _SHORT = "Incorrect number of samples|cannot reshape array|buffer size must be|[Uu]nexpected end"
 """What NumPy and MNE say where values are missing."""
 _PROGRAMMERS = (AssertionError, AttributeError, LookupError, TypeError, NameError, ArithmeticError)
@@ -290,3 +295,89 @@ _CHECKS: tuple[Callable[[Exception, Source], Finding | None], ...] = (
     _place, _memory, _package, _content, _partner, _cut, _damaged, _edf, _scale, _format,
 )  # fmt: skip
 """The first one that knows answers."""
+
+
+# ------------------------------------------------------------------------------------------------ length
+def length_finding(path: Path) -> Finding | None:
+    """Return how the values of a recording are fewer or more than its header says, or lie elsewhere.
+
+    EDF, BDF and BrainVision files are compared with their headers; of other binary formats only rewritten line ends
+    are known. `None` means that nothing is wrong, or that nothing can be known: readers say then what they cannot read.
+
+    Raises:
+        FileError: a field of the header of an EDF or BDF file has an impossible value.
+    """
+    ending = extension(path)
+    if ending in (".edf", ".bdf"):
+        return _edf_length(path)
+    if ending in (".vhdr", ".ahdr"):
+        return _brainvision_length(path)
+    values = [path, path.with_suffix(".fdt")] if ending == ".set" else [path]
+    findings = (suspicious(file) for file in values if ending in BINARY and file.is_file())
+    return next(filter(None, findings), None)
+
+
+def compared(path: Path, expected: int, step: int = 0, mend: str = "") -> Finding | None:
+    """Return how the size of a file differs from what its header says.
+
+    Args:
+        path: the file with the values.
+        expected: bytes, by the header.
+        step: bytes of a record or sample; a surplus of whole ones is only noted, any other one displaces values. 0: a
+            surplus displaces values anyway.
+        mend: advice for a file that never was longer.
+    """
+    size = path.stat().st_size
+    if size == expected:
+        return suspicious(path)  # values may have been lost at the end as well
+    # Each byte of a surplus that rewritten line ends explain stands before one of them.
+    if finding := rewritten(path, size - expected) if size > expected else suspicious(path):
+        return finding
+    there = f"{path.name} has {size:,} bytes"
+    if size < expected:
+        cause = shortened(path, expected - size)
+        found = f"truncated: {there}, by the header they should be {expected:,}{cause}"
+        return Finding("truncated", found, "a whole file", f"{_AGAIN}{mend}; or {LEAVE_OUT}", "refused")
+    found = f"{there}, {size - expected:,} more than the header says"
+    if step and (size - expected) % step == 0:
+        return Finding("length", found, "a file as long as it says", "Compare it with what was recorded", "noted")
+    whole = f", which make no whole number of records of {step:,} bytes" if step else ""
+    remedy = f"{_AGAIN}; if the surplus is at the end, cut the file to {expected:,} bytes; or {LEAVE_OUT}"
+    return Finding("length", found + whole, "a file as long as it says", remedy, "refused")
+
+
+def _edf_length(path: Path) -> Finding | None:
+    edf = edf_header(path)
+    if edf is None:
+        return None
+    size = path.stat().st_size
+    records = edf.whole(size)
+    if edf.records > 0:
+        mend = f"; if it was never longer, write {records} at byte 236 of its header, the number of records"
+        return compared(path, edf.length + edf.records * edf.record, edf.record, mend if records else "")
+    if not records:
+        found = f"it has no values: the number of records is {edf.records}, and the header is all that is there"
+        return Finding("empty", found, "a recording", f"{_AGAIN}; or {LEAVE_OUT}", "refused")
+    if finding := suspicious(path):
+        return finding
+    found = f"the header leaves open how many records there are ({edf.records}); {records} are there"
+    remedy = "Nothing to do if that is its whole length: such a header is one of a recording that was never closed"
+    return Finding("length", found, "their number", remedy, "noted")
+
+
+def _brainvision_length(path: Path) -> Finding | None:
+    try:
+        lines = [line.partition("=") for line in path.read_text("latin-1").splitlines()]
+        values = {key.strip(): value.strip() for key, _, value in reversed(lines)}  # the first of a name counts
+        frame = int(values["NumberOfChannels"]) * _WIDTHS[values["BinaryFormat"]]
+        data = next(path.parent / name for _, key, name in header_links(path) if key == "DataFile")
+        points = int(values["DataPoints"]) if values.get("DataPoints") else size_in(frame, data)
+        by_samples = values.get("DataOrientation") != "VECTORIZED"
+        return compared(data, points * frame, frame if by_samples else 0)
+    except (OSError, KeyError, ValueError, StopIteration, ZeroDivisionError):
+        return None
+
+
+def size_in(frame: int, data: Path) -> int:
+    """Return how many samples there are, one that was begun included."""
+    return -(-data.stat().st_size // frame)
