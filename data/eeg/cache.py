@@ -26,7 +26,7 @@ from fne.core.errors import DataWarning
 from fne.core.files import write_atomically
 from fne.core.findings import Finding
 from fne.data import sources
-from fne.data.eeg.recording import Header, Processing, Source, Windows
+from fne.data.eeg.recording import Header, Preprocessing, Source, Windows
 
 _VERSION = 6
 """Of what is kept; to be raised when the same file and settings would give other headers or windows."""
@@ -40,7 +40,7 @@ def folder() -> Path:
     return sources.cache_folder() / "eeg_files"
 
 
-class Store:
+class Cache:
     """Headers and windows that were made before, by content of the files and by settings.
 
     A damaged entry counts as none. Where nothing can be written, one `DataWarning` says so and everything is made anew.
@@ -77,7 +77,7 @@ class Store:
         lists = {name: tuple(facts[name]) for name in ("channels", "types", "rates")}
         return Header(**facts | lists | {"findings": _findings(facts)})
 
-    def windows(self, digest: str, source: Source, processing: Processing, make: Callable[[], Windows]) -> Windows:
+    def windows(self, digest: str, source: Source, processing: Preprocessing, make: Callable[[], Windows]) -> Windows:
         """Return the windows of the files with this digest, made if they are not there.
 
         Their `x` is mapped from the disk (and holds a file descriptor, so copy it before opening a thousand more);

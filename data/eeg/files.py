@@ -18,16 +18,15 @@ from fne.config.registry import Key, register
 from fne.core.errors import DataError, DataWarning, SettingError
 from fne.core.findings import FilesError, Finding
 from fne.core.types import Dataset
-from fne.data.eeg.cache import Store, folder
+from fne.data.eeg.cache import Cache, folder
 from fne.data.eeg.channels import common_name
 from fne.data.eeg.find import find
 from fne.data.eeg.quality import some
-from fne.data.eeg.recording import Processing, Source
+from fne.data.eeg.recording import Preprocessing, Source
 from fne.data.eeg.split import Split, divide
 from fne.data.eeg.survey import Survey, survey
-from fne.data.sources import locate
-from fne.data.standardise import standardise as standardised
-from fne.data.standardise import standardise_each
+from fne.data.sources import locate, standardise_each
+from fne.data.sources import standardise as standardised
 
 
 @register("data", "eeg_files")
@@ -118,7 +117,7 @@ def eeg_files(
     if len(classes) < 2:
         raise SettingError("data.labels", labels, "events of two classes at least, such as {T1: left, T2: right}")
     chosen = channels if isinstance(channels, str) else _named("data.channels", channels)
-    wanted = Processing(
+    wanted = Preprocessing(
         channels=(),
         rate=0.0,
         labels=tuple(labels.items()),
@@ -141,7 +140,7 @@ def eeg_files(
     # Without a cache the windows lie on the disk, too, while they are copied, so that they are not in memory twice.
     with contextlib.nullcontext(folder()) if cache else tempfile.TemporaryDirectory(prefix="fne-") as place:
         seen = survey(
-            sources, wanted, channels=chosen, types=types, resample=resample, scale=scale, store=Store(Path(place))
+            sources, wanted, channels=chosen, types=types, resample=resample, scale=scale, cache=Cache(Path(place))
         )
         _tell(seen, bad_files)
         assert seen.contract is not None

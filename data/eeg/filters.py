@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fne.core.findings import Finding
 from fne.data.eeg.open import listening
 from fne.data.eeg.quality import refuse
-from fne.data.eeg.recording import Processing, Source
+from fne.data.eeg.recording import Preprocessing, Source
 
 Values = NDArray[np.float64]
 """`[channels, times]` of a continuous recording, `[channels, epochs, times]` of one that is cut into epochs."""
@@ -35,7 +35,7 @@ _LONG = 1000.0
 """Seconds that a filter may last even if the recording is shorter."""
 
 
-def check_band(rate: float, seconds: float, processing: Processing) -> None:
+def check_band(rate: float, seconds: float, processing: Preprocessing) -> None:
     """Refuse filters and rates that cannot be with a file of this rate in Hz and this length.
 
     Raises:
@@ -71,7 +71,7 @@ def check_band(rate: float, seconds: float, processing: Processing) -> None:
 
 
 def filter_in_place(
-    values: Values, rate: float, pauses: Sequence[float], source: Source, processing: Processing
+    values: Values, rate: float, pauses: Sequence[float], source: Source, processing: Preprocessing
 ) -> list[Finding]:
     """Take the mains frequency and what is outside the band-pass out of `values`, changed in place.
 

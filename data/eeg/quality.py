@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fne.core.findings import FileError, Finding
 from fne.data.eeg.channels import montage
-from fne.data.eeg.recording import Processing
+from fne.data.eeg.recording import Preprocessing
 
 LEAST, MOST = 0.1, 1000.0
 """Between these, in microvolts, the median deviation of an EEG lies; most have 5 to 50."""
@@ -158,7 +158,7 @@ def check_channels(
     eeg: NDArray[np.bool_],
     marked: Sequence[str],
     uncalibrated: Mapping[str, str],
-    processing: Processing,
+    processing: Preprocessing,
 ) -> tuple[list[str], tuple[Finding, ...]]:
     """Return the channels that are to be repaired, and what is said about them.
 
@@ -296,7 +296,7 @@ def repair(
     marked: Sequence[str],
     uncalibrated: Mapping[str, str],
     file: str,
-    processing: Processing,
+    processing: Preprocessing,
     own: int | None = None,
 ) -> list[Finding]:
     """Check `values` in microvolts, `[channels, times]` or `[channels, epochs, times]`, and change them in place.

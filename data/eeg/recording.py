@@ -79,7 +79,7 @@ class Header:
 
 
 @dataclass(frozen=True)
-class Processing:
+class Preprocessing:
     """All that decides the values of a file's windows; two equal ones give equal windows.
 
     Args:
@@ -133,7 +133,7 @@ class Windows:
         y: int64 `[n]`, their classes.
         onset: `[n]`, where each begins, in seconds from the first sample.
         findings: what was noted and repaired.
-        sketch: float32 `[n, 32]`, some values of each, by which a repeated one is known (`fne.data.eeg.leaks`).
+        sketch: float32 `[n, 32]`, some values of each, by which a repeated one is known (`fne.data.eeg.repeats`).
     """
 
     x: NDArray[np.float32]

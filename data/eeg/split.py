@@ -17,9 +17,9 @@ from fne.core.errors import DataError, SettingError
 from fne.core.findings import Finding
 from fne.core.randomness import generator
 from fne.core.types import Samples
-from fne.data.eeg.leaks import lacking, one_class, shared, unrepeated
 from fne.data.eeg.quality import some
 from fne.data.eeg.recording import Source
+from fne.data.eeg.repeats import unrepeated
 from fne.data.sources import dealt, stratified_split
 
 _FRACTION = 0.2
@@ -69,7 +69,7 @@ class Recorded:
     Args:
         source: the file.
         y: their classes `[n]`.
-        sketch: some values of each, see `fne.data.eeg.leaks` `[n, 32]`.
+        sketch: some values of each, see `fne.data.eeg.repeats` `[n, 32]`.
         overlap: whether some of them share values.
         values: opens them, `[n, channels, times]`.
     """
@@ -282,3 +282,69 @@ def _gathered(files: Sequence[Recorded], file: Tensor, index: Tensor) -> Tensor:
         else:
             np.take(values, rows, axis=0, out=out[begin:end], mode="clip")  # other modes make a copy first
     return torch.from_numpy(out)
+
+
+# ------------------------------------------------------------------------------------------------ checks
+def one_class(names: Sequence[str], group: Tensor, y: Tensor, classes: Sequence[str], what: str) -> list[Finding]:
+    """Name the groups whose training windows are of one class, unless all are (then the class is theirs)."""
+    there = np.unique(group.numpy()).tolist()
+    only = {n: own[0] for n in there if len(own := np.unique(y[group == n].numpy())) == 1}
+    if not only or len(only) == len(there) > 1:
+        return []
+    told = some([f"{names[n]} ({classes[label]})" for n, label in only.items()])
+    return [
+        Finding(
+            "one class",
+            f"{len(only)} of {len(there)} {what}s have training windows of one class only: {told}",
+            f"windows of {' and '.join(classes)} of each {what}",
+            "Look at these recordings' events, or leave them out by data.pattern",
+            "problem",
+        )
+    ]
+
+
+def lacking(parts: Sequence[Tensor], classes: Sequence[str]) -> list[Finding]:
+    """Name classes that training, or validation, has no window of; `parts`: classes of the three parts' windows."""
+    counts = [np.bincount(part.numpy(), minlength=len(classes)) for part in parts]
+    findings = []
+    for title, own in (("training", counts[0]), ("validation", counts[1])):
+        names = [name for name, count in zip(classes, own, strict=True) if not count]
+        if names and own.sum():
+            why = "nothing tells it" if title == "training" else "the model that never says it is the best there"
+            found = f"the {title} part has no window of class {some(names)}: {why}"
+            remedy = "Set other data.folds (fewer, so that a fold has subjects of each class), or another data.fold"
+            findings.append(Finding("class", found, "windows of each class", remedy, "problem"))
+    return findings
+
+
+def shared(
+    split: str, trained: set[str], tested: set[str], everybody: int, overlapping: Sequence[str], *, mixed: bool
+) -> list[Finding]:
+    """Name what is on both sides of the split.
+
+    Args:
+        split: its name.
+        trained, tested: subjects of these parts.
+        everybody: how many subjects there are.
+        overlapping: files whose windows share values with each other.
+        mixed: whether windows of one file are dealt to several parts.
+    """
+    findings = []
+    both = sorted(trained & tested)
+    if both:
+        remedy = "Set data: {split: subject}" if everybody > 2 else "Get recordings of more people"
+        found = f"data.split={split} has {len(both)} of {everybody} subjects in training and test: {some(both)}"
+        expected = "other people in the test part, for a claim about new ones"
+        findings.append(Finding("subjects on both sides", found, expected, remedy, "noted"))
+    if split in ("session", "run") and len(tested) < everybody:
+        found = f"this fold tests {len(tested)} of {everybody} subjects: the others have fewer {split}s"
+        remedy = f"Set data.folds to the {split}s that all subjects have"
+        findings.append(Finding("few subjects", found, "all subjects in each fold", remedy, "noted"))
+    if overlapping and mixed:
+        found = (
+            f"windows of {len(overlapping)} files share values, the first is {overlapping[0]}, and are dealt at random "
+            "to the parts"
+        )
+        remedy = "Set data.step to data.length, a shorter tmin to tmax, or data: {split: run, validation: null}"
+        findings.append(Finding("overlap", found, "no value in two parts", remedy, "problem"))
+    return findings

@@ -17,13 +17,13 @@ from rich.progress import track
 
 from fne.core.errors import DataError, did_you_mean
 from fne.core.findings import FileError, FileReport, Finding
-from fne.data.eeg.cache import Store
+from fne.data.eeg.cache import Cache
 from fne.data.eeg.diagnose import explain
 from fne.data.eeg.find import companions, listed
-from fne.data.eeg.leaks import sketch
 from fne.data.eeg.open import open_recording
 from fne.data.eeg.quality import some
-from fne.data.eeg.recording import Header, Processing, Source, Windows, same_rate
+from fne.data.eeg.recording import Header, Preprocessing, Source, Windows, same_rate
+from fne.data.eeg.repeats import sketch
 from fne.data.eeg.split import Recorded
 from fne.data.eeg.windows import prepare
 
@@ -47,13 +47,13 @@ class Survey:
 
 def survey(
     sources: Sequence[Source],
-    wanted: Processing,
+    wanted: Preprocessing,
     *,
     channels: str | Sequence[str],
     types: Sequence[str],
     resample: float | None,
     scale: float | Mapping[str, float],
-    store: Store,
+    cache: Cache,
 ) -> Survey:
     """Read all files: their headers first, then what these agree on. One recording at a time is in memory.
 
@@ -62,7 +62,7 @@ def survey(
         wanted: what is done to each, but for channels, rate and scale.
         channels, types, resample: see `agree`.
         scale: for all files, or by pattern of their names, the first that fits.
-        store: what was read before.
+        cache: what was read before.
 
     Raises:
         DataError: channels that no file has.
@@ -73,9 +73,9 @@ def survey(
     listing = functools.cache(listed)  # each folder once
     for source in _with_progress(sources, "looking at EEG files"):
         with _told(source, found):
-            digests[source.name] = store.hash_of(companions(source, listing))
+            digests[source.name] = cache.hash_of(companions(source, listing))
             make = functools.partial(_header, source, wanted.events)
-            header = store.header(digests[source.name], source, wanted.events, make)
+            header = cache.header(digests[source.name], source, wanted.events, make)
             headers[source.name] = header
             found[source.name] += header.findings
 
@@ -101,7 +101,7 @@ def survey(
         own = replace(wanted, channels=contract.channels, rate=contract.rate, scale=float(factor))
         with _told(source, found):
             read = functools.partial(_windows, source, own)
-            windows = store.windows(digests[source.name], source, own, read)
+            windows = cache.windows(digests[source.name], source, own, read)
             found[source.name] += windows.findings
             files[source.name] = _recorded(source, windows, own.times / own.rate)
     events = sum((Counter(header.events) for header in headers.values()), Counter[str]())
@@ -142,7 +142,7 @@ def _header(source: Source, events: str) -> Header:
     return open_recording(source, events)[1]
 
 
-def _windows(source: Source, processing: Processing) -> Windows:
+def _windows(source: Source, processing: Preprocessing) -> Windows:
     recording, header = open_recording(source, processing.events)
     windows = prepare(source, recording, header, processing)
     return replace(windows, sketch=sketch(windows.x))

@@ -20,10 +20,9 @@ from fne.core.errors import DataError, DataWarning, SettingError
 from fne.core.randomness import generator
 from fne.core.types import Dataset, Samples
 from fne.data import sources
-from fne.data.eeg.uci_archives import fetch_set
-from fne.data.eeg.uci_text import CHANNELS, SETS, Recordings, find, read_all
+from fne.data.eeg.uci_files import CHANNELS, SETS, Recordings, fetch_set, find, read_all
 from fne.data.sources import check_dataset, dealt, locate, stratified_split, with_remedies
-from fne.data.standardise import standardise as standardised
+from fne.data.sources import standardise as standardised
 
 CLASSES = ("control", "alcoholic")
 NOT_SCALP = ("X", "Y", "nd")

@@ -28,7 +28,7 @@ from fne.data.eeg.filters import (
 )
 from fne.data.eeg.open import is_epochs, listening
 from fne.data.eeg.quality import LEAVE_OUT, refuse, repair, some
-from fne.data.eeg.recording import Header, Processing, Source, Windows
+from fne.data.eeg.recording import Header, Preprocessing, Source, Windows
 
 Recording = Any
 """`mne.io.BaseRaw` or `mne.BaseEpochs`."""
@@ -54,7 +54,7 @@ class Cuts:
     findings: tuple[Finding, ...] = ()
 
 
-def prepare(source: Source, recording: Recording, header: Header, processing: Processing) -> Windows:
+def prepare(source: Source, recording: Recording, header: Header, processing: Preprocessing) -> Windows:
     """Return the windows of a recording.
 
     Filters reach over the whole recording, though not over its breaks.
@@ -103,7 +103,7 @@ def _processed(
     marked: Sequence[str],
     source: Source,
     header: Header,
-    processing: Processing,
+    processing: Preprocessing,
 ) -> list[Finding]:
     """Repair and filter `values` of these channels, at `rate` Hz, in place; mere references are not filtered."""
     types = [header.types[header.channels.index(name)] for name in names]
@@ -113,7 +113,7 @@ def _processed(
     return findings + filter_in_place(chosen, rate, pauses, source, processing)
 
 
-def _check_request(recording: Recording, header: Header, slowest: float, processing: Processing) -> None:
+def _check_request(recording: Recording, header: Header, slowest: float, processing: Preprocessing) -> None:
     """Refuse what cannot be done with a file whose slowest channel has this rate in Hz, or with epochs."""
     check_band(slowest, len(recording.times) / header.rate, processing)
     if not is_epochs(recording):
@@ -136,7 +136,7 @@ def _check_request(recording: Recording, header: Header, slowest: float, process
 
 
 # ------------------------------------------------------------------------------------------------ reading
-def _picked(header: Header, processing: Processing) -> tuple[list[str], list[Finding]]:
+def _picked(header: Header, processing: Preprocessing) -> tuple[list[str], list[Finding]]:
     """Return the channels to read: those asked for, in that order, then those that only count as references."""
     wanted, known = processing.channels, header.channels
     assert set(wanted) <= set(known), "what files lack, their contract tells"
@@ -179,7 +179,12 @@ def _events(recording: Recording, origin: str) -> list[Event]:
 
 # ------------------------------------------------------------------------------------------------ cutting
 def _cuts(
-    recording: Recording, events: Sequence[Event], source: Source, header: Header, rate: float, processing: Processing
+    recording: Recording,
+    events: Sequence[Event],
+    source: Source,
+    header: Header,
+    rate: float,
+    processing: Preprocessing,
 ) -> Cuts:
     """Return which windows to cut from values that come to `rate` Hz first; known before any value is read."""
     if not is_epochs(recording):
@@ -191,14 +196,16 @@ def _cuts(
     return Cuts(np.array(index, np.int64), np.array(y, np.int64), onset)
 
 
-def _first_sample(header: Header, processing: Processing, total: int) -> int | None:
+def _first_sample(header: Header, processing: Preprocessing, total: int) -> int | None:
     """Return where in an epoch of `total` samples its window begins, `None` of a continuous recording."""
     if not header.epochs:
         return None
     return min(round((processing.tmin - header.tmin) * processing.rate), total - processing.times)
 
 
-def _cut(values: Values, first: int | None, cuts: Cuts, findings: Sequence[Finding], processing: Processing) -> Windows:
+def _cut(
+    values: Values, first: int | None, cuts: Cuts, findings: Sequence[Finding], processing: Preprocessing
+) -> Windows:
     """Copy the windows out of `values`, which moving standardisation changes."""
     length = processing.times
     if first is None:
@@ -219,7 +226,7 @@ def _cut(values: Values, first: int | None, cuts: Cuts, findings: Sequence[Findi
 
 
 # ------------------------------------------------------------------------------------------------ choice of windows
-def check_settings(processing: Processing) -> None:
+def check_settings(processing: Preprocessing) -> None:
     """Raise `SettingError` for windows that cannot be at this sampling rate."""
     rate, least = processing.rate, 1 / processing.rate
     if processing.times < 1:
@@ -231,7 +238,7 @@ def check_settings(processing: Processing) -> None:
         raise SettingError("data.step", processing.step, f"at least {least:g} s, one sample at {rate:g} Hz")
 
 
-def plan(events: Sequence[Event], total: int, label: str, processing: Processing, stim: bool = False) -> Cuts:
+def plan(events: Sequence[Event], total: int, label: str, processing: Preprocessing, stim: bool = False) -> Cuts:
     """Return the windows of a continuous recording.
 
     Args:
@@ -267,7 +274,7 @@ def plan(events: Sequence[Event], total: int, label: str, processing: Processing
     return Cuts(start[kept], y[kept], start[kept] / rate, findings)
 
 
-def labelled(events: Sequence[Event], processing: Processing, stim: bool = False) -> list[tuple[float, float, int]]:
+def labelled(events: Sequence[Event], processing: Preprocessing, stim: bool = False) -> list[tuple[float, float, int]]:
     """Return onset, duration and class of the events that `labels` asks for; `stim` as in `plan`.
 
     Raises:
@@ -303,14 +310,14 @@ def left_out(total: int, reasons: Sequence[tuple[int, str]], expected: str) -> t
 
 
 # ------------------------------------------------------------------------------------------------ classes
-def _class_of(name: str, processing: Processing) -> int | None:
+def _class_of(name: str, processing: Preprocessing) -> int | None:
     """Return the class by the event's very name, else by the first pattern that fits."""
     fitting = [label for pattern, label in processing.labels if name == pattern]
     fitting += [label for pattern, label in processing.labels if fnmatchcase(name, pattern)]
     return processing.classes.index(fitting[0]) if fitting else None
 
 
-def _class_of_file(label: str, processing: Processing) -> int:
+def _class_of_file(label: str, processing: Preprocessing) -> int:
     y = _class_of(label, processing)
     if y is None:
         patterns = ", ".join(f"{pattern!r}{did_you_mean(pattern, [label])}" for pattern, _ in processing.labels)
@@ -336,7 +343,7 @@ def _remedy(names: Sequence[str], stim: bool = False) -> str:
 
 # ------------------------------------------------------------------------------------------------ fixed length
 def _fixed(
-    events: Sequence[Event], seconds: float, label: str, processing: Processing, stim: bool
+    events: Sequence[Event], seconds: float, label: str, processing: Preprocessing, stim: bool
 ) -> tuple[list[tuple[int, int]], tuple[Finding, ...]]:
     """Return first sample and class of the windows in a recording of so many seconds, and what was noted."""
     spans = [(0.0, seconds, _class_of_file(label, processing))] if label else _spans(events, processing, stim)
@@ -354,7 +361,7 @@ def _fixed(
     return every, (Finding("windows", found, expected, "Nothing to do where that is meant", "noted"),)
 
 
-def _spans(events: Sequence[Event], processing: Processing, stim: bool) -> list[tuple[float, float, int]]:
+def _spans(events: Sequence[Event], processing: Preprocessing, stim: bool) -> list[tuple[float, float, int]]:
     matching = labelled(events, processing, stim)
     lasting = [event for event in matching if event[1] > 0]
     if not lasting:
@@ -368,7 +375,7 @@ def _spans(events: Sequence[Event], processing: Processing, stim: bool) -> list[
     return lasting
 
 
-def _within(onset: float, duration: float, y: int, processing: Processing) -> list[tuple[int, int]]:
+def _within(onset: float, duration: float, y: int, processing: Preprocessing) -> list[tuple[int, int]]:
     """Return first sample and class of each window within a span."""
     rate, step = processing.rate, processing.step or processing.length
     last = round((onset + duration) * rate) - processing.times

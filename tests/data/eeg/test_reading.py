@@ -29,7 +29,7 @@ from fne.data.eeg.diagnose import explain
 from fne.data.eeg.events import event_list, event_names
 from fne.data.eeg.find import FORMATS, Folder, companions, find, listed
 from fne.data.eeg.open import is_epochs, listening, open_recording
-from fne.data.eeg.recording import Processing, Source
+from fne.data.eeg.recording import Preprocessing, Source
 from fne.data.eeg.windows import prepare
 
 DATA = os.environ.get("FNE_DATA")
@@ -300,7 +300,7 @@ def test_an_interrupted_recording_has_its_events_where_they_were(tmp_path: Path,
         (4.5, 0.5, "left"), (7.5, 0.5, "right"),
     ]  # fmt: skip
     labels = (("left", "l"), ("right", "r"), ("over", "r"))
-    processing = Processing(("Fz", "Cz", "Pz"), RATE, labels, ("l", "r"), tmax=0.7)
+    processing = Preprocessing(("Fz", "Cz", "Pz"), RATE, labels, ("l", "r"), tmax=0.7)
     windows = prepare(place, opened, header, processing)
     assert (windows.onset.tolist(), windows.y.tolist()) == ([0.75, 7.5], [0, 1])  # not over a gap, nor BAD
     np.testing.assert_allclose(windows.x[1], VALUES[:3, 750:820] * 1e6, atol=0.3)
@@ -317,7 +317,7 @@ def test_an_interrupted_recording_in_bids_is_refused(tmp_path: Path) -> None:
 
 def test_no_filter_reaches_over_a_gap(tmp_path: Path) -> None:
     """The first piece comes out as it does by itself."""
-    processing = Processing(("Fz", "Cz", "Pz"), RATE, (("left", "l"),), ("l",), tmax=0.5, high=20.0)
+    processing = Preprocessing(("Fz", "Cz", "Pz"), RATE, (("left", "l"),), ("l",), tmax=0.5, high=20.0)
     both = []
     for content in (interruptible(STARTS), edf(VALUES[:3, :300], ("Fz", "Cz", "Pz"))):
         place = source(put(tmp_path / "a.edf", content))

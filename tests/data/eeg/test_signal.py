@@ -21,7 +21,7 @@ from fne.core.findings import FileError, Finding
 from fne.data.eeg.events import event_list
 from fne.data.eeg.filters import filter_in_place, moving_standardise, resampled
 from fne.data.eeg.open import open_recording
-from fne.data.eeg.recording import Header, Processing, Source, Windows
+from fne.data.eeg.recording import Header, Preprocessing, Source, Windows
 from fne.data.eeg.windows import prepare
 
 DATA = os.environ.get("FNE_DATA")
@@ -75,7 +75,7 @@ def run(raw: Any, label: str = "", **settings: Any) -> Windows:
     )
     labels = settings.pop("labels", (("T1", "left"), ("T2", "right")))
     wanted = {"channels": header.channels, "rate": header.rate, "labels": labels} | settings
-    processing = Processing(**wanted, classes=tuple(dict.fromkeys(name for _, name in labels)))
+    processing = Preprocessing(**wanted, classes=tuple(dict.fromkeys(name for _, name in labels)))
     return prepare(Source(Path("one.edf"), "s1/one.edf", "s1", label=label), raw, header, processing)
 
 
@@ -393,7 +393,7 @@ def test_another_unit_is_refused_with_the_factor_that_mends_it(factor: float, li
 
 
 def test_the_line_for_one_file_fits_a_name_with_brackets() -> None:
-    processing = Processing(NAMES, RATE, (("T1", "a"),), ("a",))
+    processing = Preprocessing(NAMES, RATE, (("T1", "a"),), ("a",))
     raw = recorded(noise() * 1e6)
     header = Header(NAMES, ("eeg",) * 8, RATE, 10.0, {})
     with pytest.raises(FileError) as caught:
@@ -766,7 +766,7 @@ def counted(function: Callable[..., Any], calls: list[Any]) -> Callable[..., Any
 
 def test_filters_take_channels_together_in_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     values = noise(64, 1200)
-    settings = Processing((), RATE, (), (), low=1.0, high=30.0, notch=20.0)
+    settings = Preprocessing((), RATE, (), (), low=1.0, high=30.0, notch=20.0)
     expected = mne.filter.filter_data(
         mne.filter.notch_filter(values, RATE, [20.0, 40.0], verbose="ERROR"), RATE, 1.0, 30.0, verbose="ERROR"
     )
@@ -875,7 +875,7 @@ def of_file(name: str, **settings: Any) -> Windows:
     eeg = tuple(name for name, kind in zip(header.channels, header.types, strict=True) if kind == "eeg")
     wanted = {"channels": eeg, "rate": header.rate, "labels": (("T1", "left"), ("T2", "right")), "tmax": 2.0} | settings
     classes = tuple(dict.fromkeys(label for _, label in wanted["labels"]))
-    return prepare(source, raw, header, Processing(**wanted, classes=classes))
+    return prepare(source, raw, header, Preprocessing(**wanted, classes=classes))
 
 
 @needs_data

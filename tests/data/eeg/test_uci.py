@@ -31,8 +31,20 @@ from fne.core.errors import DataError, DataWarning, SettingError
 from fne.core.randomness import generator
 from fne.core.types import Dataset, Samples
 from fne.data.eeg.uci import CLASSES, NOT_SCALP, _folds, eeg_uci
-from fne.data.eeg.uci_archives import FILE_LIMIT, SUBJECT_LIMIT, TRAIN_CONTENT, fetch_set
-from fne.data.eeg.uci_text import CHANNELS, CONDITIONS, SETS, digest, find, parse, parse_all, read_all
+from fne.data.eeg.uci_files import (
+    CHANNELS,
+    CONDITIONS,
+    FILE_LIMIT,
+    SETS,
+    SUBJECT_LIMIT,
+    TRAIN_CONTENT,
+    digest,
+    fetch_set,
+    find,
+    parse,
+    parse_all,
+    read_all,
+)
 from fne.data.sources import download
 
 DATA = os.environ.get("FNE_DATA")
@@ -712,7 +724,7 @@ def server(
     with ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=str(folder))) as http:
         thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
-        monkeypatch.setattr("fne.data.eeg.uci_archives.ARCHIVES", f"http://127.0.0.1:{http.server_port}")
+        monkeypatch.setattr("fne.data.eeg.uci_files.ARCHIVES", f"http://127.0.0.1:{http.server_port}")
         yield f"http://127.0.0.1:{http.server_port}", folder
         http.shutdown()
         thread.join(10)
@@ -782,7 +794,7 @@ def test_missing_sets_are_fetched_into_the_cache(
         eeg_uci(seed=0, download=True)
     assert list((cache / "eeg_uci").iterdir()) == []
 
-    monkeypatch.setattr("fne.data.eeg.uci_archives.TRAIN_CONTENT", right)
+    monkeypatch.setattr("fne.data.eeg.uci_files.TRAIN_CONTENT", right)
     fetched, given = eeg_uci(seed=0, download=True), eeg_uci(seed=0, path=small)
     assert torch.equal(fetched.train.x, given.train.x)
     assert find(cache) == [cache / "eeg_uci" / path.relative_to(small) for path in find(Path(small))]

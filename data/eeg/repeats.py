@@ -1,4 +1,4 @@
-"""What windows of all files share that they should not: values, subjects, or a class that is missing."""
+"""Repeated windows: sketches to look for them, comparison of signals, and what is left when each is there once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fne.core.findings import Action, Finding
-from fne.data.eeg.quality import some
 
 _PLACES = 16
 """Values of a window, and changes from sample to sample, that a sketch keeps."""
@@ -154,68 +153,3 @@ def _firsts(sketches: NDArray[np.float32], window: Callable[[int], NDArray[np.fl
         heads = sorted({int(first[one]) for one in similar[other]})
         first[other] = next((head for head in heads if equal(window(head), window(other))), other)
     return first
-
-
-def one_class(names: Sequence[str], group: Tensor, y: Tensor, classes: Sequence[str], what: str) -> list[Finding]:
-    """Name the groups whose training windows are of one class, unless all are (then the class is theirs)."""
-    there = np.unique(group.numpy()).tolist()
-    only = {n: own[0] for n in there if len(own := np.unique(y[group == n].numpy())) == 1}
-    if not only or len(only) == len(there) > 1:
-        return []
-    told = some([f"{names[n]} ({classes[label]})" for n, label in only.items()])
-    return [
-        Finding(
-            "one class",
-            f"{len(only)} of {len(there)} {what}s have training windows of one class only: {told}",
-            f"windows of {' and '.join(classes)} of each {what}",
-            "Look at these recordings' events, or leave them out by data.pattern",
-            "problem",
-        )
-    ]
-
-
-def lacking(parts: Sequence[Tensor], classes: Sequence[str]) -> list[Finding]:
-    """Name classes that training, or validation, has no window of; `parts`: classes of the three parts' windows."""
-    counts = [np.bincount(part.numpy(), minlength=len(classes)) for part in parts]
-    findings = []
-    for title, own in (("training", counts[0]), ("validation", counts[1])):
-        names = [name for name, count in zip(classes, own, strict=True) if not count]
-        if names and own.sum():
-            why = "nothing tells it" if title == "training" else "the model that never says it is the best there"
-            found = f"the {title} part has no window of class {some(names)}: {why}"
-            remedy = "Set other data.folds (fewer, so that a fold has subjects of each class), or another data.fold"
-            findings.append(Finding("class", found, "windows of each class", remedy, "problem"))
-    return findings
-
-
-def shared(
-    split: str, trained: set[str], tested: set[str], everybody: int, overlapping: Sequence[str], *, mixed: bool
-) -> list[Finding]:
-    """Name what is on both sides of the split.
-
-    Args:
-        split: its name.
-        trained, tested: subjects of these parts.
-        everybody: how many subjects there are.
-        overlapping: files whose windows share values with each other.
-        mixed: whether windows of one file are dealt to several parts.
-    """
-    findings = []
-    both = sorted(trained & tested)
-    if both:
-        remedy = "Set data: {split: subject}" if everybody > 2 else "Get recordings of more people"
-        found = f"data.split={split} has {len(both)} of {everybody} subjects in training and test: {some(both)}"
-        expected = "other people in the test part, for a claim about new ones"
-        findings.append(Finding("subjects on both sides", found, expected, remedy, "noted"))
-    if split in ("session", "run") and len(tested) < everybody:
-        found = f"this fold tests {len(tested)} of {everybody} subjects: the others have fewer {split}s"
-        remedy = f"Set data.folds to the {split}s that all subjects have"
-        findings.append(Finding("few subjects", found, "all subjects in each fold", remedy, "noted"))
-    if overlapping and mixed:
-        found = (
-            f"windows of {len(overlapping)} files share values, the first is {overlapping[0]}, and are dealt at random "
-            "to the parts"
-        )
-        remedy = "Set data.step to data.length, a shorter tmin to tmax, or data: {split: run, validation: null}"
-        findings.append(Finding("overlap", found, "no value in two parts", remedy, "problem"))
-    return findings
