@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import mne
 
 _TWINS = {"T3": "T7", "T4": "T8", "T5": "P7", "T6": "P8"}
-"""Places of the 10-20 system that were renamed."""
+"""Old name of a position in the 10-20 system -> new name."""
 
 
 def common_name(name: str) -> str:
@@ -21,7 +21,7 @@ def common_name(name: str) -> str:
 
 
 def twin(name: str) -> str | None:
-    """Return the other name of a place that the 10-20 system called T3, T4, T5, T6 before, or calls T7, T8, P7, P8."""
+    """Return the other name of a renamed position: the old T3, T4, T5, T6 are now T7, T8, P7, P8."""
     return (_TWINS | {new: old for old, new in _TWINS.items()}).get(name)
 
 
@@ -30,12 +30,12 @@ def montage() -> mne.channels.DigMontage:
     """Return the positions of the 10-05 system."""
     import mne
 
-    # MNE 1.13 renamed it, and warns of the old name.
+    # MNE 1.13 renamed this montage, and warns about the old name.
     known = mne.channels.get_builtin_montages()
     return mne.channels.make_standard_montage("colin27_1005" if "colin27_1005" in known else "standard_1005")
 
 
 @cache
 def _standard() -> dict[str, str]:
-    """Return the names of the 10-05 system, and older ones such as `T3`, by their lower case."""
+    """Return lower-case name -> name, for the positions of the 10-05 system and older names such as `T3`."""
     return {name.lower(): name for name in [*montage().ch_names, "Nz"]}

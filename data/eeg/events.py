@@ -17,26 +17,27 @@ if TYPE_CHECKING:
     import mne
 
 Event = tuple[float, float, str]
-"""Onset from the start of the recording and duration, both in seconds, and name."""
+"""Onset from the start of the recording in seconds, duration in seconds, name."""
 _BREAK = re.compile(r"edge( boundary)?|boundary|new segment.*")
-"""Names of breaks in lower case: MNE's where it joined recordings, EEGLAB's, BrainVision's."""
+"""Lower-case names of breaks: of MNE where it joined recordings, of EEGLAB, of BrainVision."""
 
 
 def event_list(recording: mne.io.BaseRaw, events: str = "auto") -> list[tuple[float, float, str]]:
-    """Return onset and duration in seconds, from the first sample on, and name of each event of a continuous recording.
+    """Return the events of a continuous recording: onset and duration in seconds from the first sample, and name.
 
     Args:
-        recording: with annotations or stim channels.
-        events: `annotations`, codes of the `stim` channels as text, or `auto`: annotations where there are any.
+        recording: recording with annotations or stim channels.
+        events: source of the events: `annotations`, the codes of `stim` channels as text, or `auto` for annotations
+            where the recording has any, and codes elsewhere.
     """
     return read_events(recording, events)[0]
 
 
 def read_events(recording: mne.io.BaseRaw, events: str) -> tuple[list[tuple[float, float, str]], list[Finding]]:
-    """Return what `event_list` returns, and what was skipped or assumed about codes of stim channels."""
+    """Return the events as `event_list` does, and findings about codes that were skipped or interpreted."""
     listed, findings = [], list[Finding]()
     if events != "stim":
-        first = recording.first_time  # MNE counts onsets from the begin of the measurement, which may be cut away
+        first = recording.first_time  # MNE counts onsets from the start of the measurement, which may be cropped
         for note in recording.annotations:
             if not is_gap(note["description"]):
                 listed.append((float(note["onset"] - first), float(note["duration"]), str(note["description"])))
@@ -46,20 +47,20 @@ def read_events(recording: mne.io.BaseRaw, events: str) -> tuple[list[tuple[floa
 
 
 def event_names(epochs: mne.BaseEpochs) -> list[str]:
-    """Return the event's name of each epoch."""
+    """Return the name of each epoch's event."""
     names = {code: name for name, code in epochs.event_id.items()}
     return [names.get(code, str(code)) for code in epochs.events[:, 2].tolist()]
 
 
 def _codes(recording: mne.io.BaseRaw) -> tuple[list[tuple[float, float, str]], list[Finding]]:
-    """Return the events of the stim channels; a channel that combines the others stands for all."""
+    """Return the events of the stim channels; a channel that combines the others replaces them."""
     names = [n for n, kind in zip(recording.ch_names, recording.get_channel_types(), strict=True) if kind == "stim"]
     names = next(([name] for name in ("STI101", "STI 014") if name in names), names)
     listed, findings = [], list[Finding]()
     for name in names:
         values = np.nan_to_num(recording.get_data(picks=[name])[0])
         largest = np.abs(values).max(initial=0)
-        # A channel that the file calls EEG went from microvolts to volts.
+        # MNE converted a channel that the file calls EEG from microvolts to volts.
         codes = np.rint(values * (1e6 if 0 < largest < 0.5 else 1)).astype(np.int64) & 0xFFFF  # BioSemi: 16 are codes
         events, told = code_events(codes, name)
         listed += [(float(sample / recording.info["sfreq"]), 0.0, str(code)) for sample, code in events]
@@ -68,16 +69,16 @@ def _codes(recording: mne.io.BaseRaw) -> tuple[list[tuple[float, float, str]], l
 
 
 def code_events(codes: NDArray[np.int64], channel: str) -> tuple[list[tuple[int, int]], list[Finding]]:
-    """Return the samples at which the codes of a stim channel begin, with the codes, and what was skipped or assumed.
+    """Return sample and code of each event of a stim channel, and findings about skipped or interpreted codes.
 
-    Each change to another code is an event, in general. A change that only switches bits off (3 to 1, or 1 to 0) is the
-    end of a pulse, and no event. But where the channel has a code for most of the time, its codes are held until the
-    next one, and each change to a code other than zero is an event. Bits that are on in all samples count as zero where
-    the channel rests with them alone for most of the time; elsewhere held codes have them in common.
+    In general each change to another code is an event. A change that only switches bits off (3 to 1, or 1 to 0) ends a
+    pulse and is no event. If the channel has a code for most of the time, however, each code is held until the next
+    one, and every change to a code other than zero is an event. Bits that are on in all samples count as zero if the
+    channel shows them alone for most of the time; otherwise they are a common part of the held codes.
 
     Args:
-        codes: code of each sample, none of them negative `[times]`.
-        channel: name for the finding.
+        codes: non-negative code of each sample `[times]`.
+        channel: name of the channel for the finding.
     """
     at = np.flatnonzero(np.diff(codes)) + 1
     if not len(at):
@@ -87,7 +88,7 @@ def code_events(codes: NDArray[np.int64], channel: str) -> tuple[list[tuple[int,
     active = codes & ~rest
     before, after = active[at - 1], active[at]
     switched_off = after & ~before == 0
-    between = active[at[0] : at[-1]] != 0  # from the first change to the last one
+    between = active[at[0] : at[-1]] != 0  # from the first to the last change
     held = bool(len(at) > 1 and between.mean() > 0.5 and ((before != 0) & (after != 0)).any())
     begins = (after != 0) & (held | ~switched_off)
     told = []
@@ -111,7 +112,7 @@ def code_events(codes: NDArray[np.int64], channel: str) -> tuple[list[tuple[int,
 
 # ------------------------------------------------------------------------------------------------ bad parts and breaks
 def is_gap(name: str) -> bool:
-    """Whether an event marks a break, or a bad part: for MNE all do that begin with `bad`, also `badge`."""
+    """Return whether an event marks a break or a bad part, as every name that begins with `bad` does for MNE."""
     return _plain(name).startswith("bad") or _is_break(name)
 
 
@@ -125,18 +126,18 @@ def gaps(events: Iterable[Event]) -> list[Event]:
 
 
 def breaks(events: Sequence[Event]) -> list[float]:
-    """Return where the recording was interrupted, in seconds, sorted: filters must not reach across."""
+    """Return the sorted times in seconds at which the recording was interrupted; no filter may reach across them."""
     found = set[float]()
     for onset, duration, name in events:
         if _is_break(name):
             found.add(onset)
-        elif _plain(name).startswith("bad_acq_skip"):  # MNE gives zeros there
+        elif _plain(name).startswith("bad_acq_skip"):  # MNE fills these parts with zeros
             found |= {onset, onset + duration}
     return sorted(found)
 
 
 def taken_for_bad(names: Iterable[str]) -> tuple[Finding, ...]:
-    """Return the finding that events are taken for bad parts which may be none, such as `badge`."""
+    """Return the finding that some events, such as `badge`, count as bad parts although they may be none."""
     counts = Counter(name for name in names if re.match(r"bad[^\W_]", _plain(name)))
     if not counts:
         return ()
@@ -150,4 +151,4 @@ def _is_break(name: str) -> bool:
 
 
 def _plain(name: str) -> str:
-    return name.lower().removeprefix("comment/")  # which BrainVision puts before them
+    return name.lower().removeprefix("comment/")  # a prefix of BrainVision

@@ -29,7 +29,7 @@ _SIGNAL_FIELDS = {
 """Name -> bytes of each field of a signal; the header holds one field of all signals, then the next."""
 _ANNOTATIONS = ("EDF Annotations", "BDF Annotations")
 _RATES = (1.0, 1e6)
-"""Between these, in Hz, the rate of a file's fastest signal lies, whatever the amplifier."""
+"""Lowest and highest rate in Hz that the fastest signal of a file can have, whatever the amplifier."""
 _GDF_BOUNDS = {"physical minimum": 104, "physical maximum": 112, "digital minimum": 120, "digital maximum": 128}
 """Field of a GDF signal -> start of the first one, in bytes times the number of signals, behind the fixed part."""
 _TAL = re.compile(rb"([+-]\d+(?:\.\d*)?)(?:\x15(\d+(?:\.\d*)?))?\x14([^\x00]*)\x14(?=\x00)")
@@ -45,14 +45,14 @@ class EdfHeader:
     """Header of an EDF or BDF file.
 
     Args:
-        length: bytes of the header.
+        length: length of the header in bytes.
         records: number of records, -1 where the header leaves the number open.
         seconds: duration of a record.
-        counts: values of each signal in a record.
+        counts: number of values of each signal in a record.
         labels: names of the signals, annotations included.
-        width: bytes of a value.
+        width: size of a value in bytes.
         kind: first bytes of the reserved field, such as `EDF+D`.
-        faults: place among the signals -> why the values of that signal have no scale.
+        faults: index of a signal -> why the values of that signal have no scale.
     """
 
     length: int
@@ -66,12 +66,12 @@ class EdfHeader:
 
     @property
     def record(self) -> int:
-        """Bytes of a record."""
+        """Size of a record in bytes."""
         return sum(self.counts) * self.width
 
     @property
     def annotations(self) -> list[int]:
-        """Places of the signals that hold annotations."""
+        """Indices of the signals that hold annotations."""
         return [place for place, label in enumerate(self.labels) if label in _ANNOTATIONS]
 
     def whole(self, size: int) -> int:
@@ -83,7 +83,7 @@ def edf_header(path: Path) -> EdfHeader | None:
     """Return the header of an EDF or BDF file; `None` for other files, and where the file ends within the header.
 
     Raises:
-        FileError: a field has a value that no recording can have; the finding names the field, its place, its value.
+        FileError: a field has a value that no recording can have; the finding names field, position and value.
     """
     if extension(path) not in (".edf", ".bdf"):
         return None
@@ -124,14 +124,14 @@ def _refused(name: str, place: int, text: str, expected: str, remedy: str = _MEN
 
 
 def _places(name: str, signals: int) -> list[int]:
-    """Return where in the file the field of that name of each signal begins."""
+    """Return the byte at which the field `name` of each signal begins."""
     names = list(_SIGNAL_FIELDS)
     before = sum(_SIGNAL_FIELDS[other] for other in names[: names.index(name)])
     return [_FIXED + before * signals + _SIGNAL_FIELDS[name] * i for i in range(signals)]
 
 
 def _columns(fields: bytes, signals: int) -> dict[str, list[bytes]]:
-    """Return each field's bytes for all signals, by the field's name."""
+    """Return field name -> bytes of that field for each signal."""
     return {
         name: [fields[place : place + size] for place in _places(name, signals)]
         for name, size in _SIGNAL_FIELDS.items()
@@ -150,7 +150,7 @@ def _whole_number(fields: bytes, place: int, size: int, name: str, least: int, m
 
 
 def _check_end(path: Path, head: bytes, signals: int, length: int) -> None:
-    """Refuse a header that does not end where its number of signals says, or is no text."""
+    """Refuse a header whose length does not follow from its number of signals, or is no number."""
     text = _text(head[184:192])
     try:
         said = int(text)
@@ -163,7 +163,7 @@ def _check_end(path: Path, head: bytes, signals: int, length: int) -> None:
 
 
 def _duration(head: bytes, counts: Sequence[int]) -> float:
-    """Return the seconds that a record lasts, given the number of values in it of each signal but annotations."""
+    """Return the duration of a record in seconds; `counts` are the values in a record of each ordinary signal."""
     text = _text(head[244:252])
     try:
         seconds = float(text)
@@ -171,7 +171,7 @@ def _duration(head: bytes, counts: Sequence[int]) -> float:
         seconds = math.nan
     expected = "a number of seconds above 0"
     if not counts and seconds == 0:
-        return seconds  # a file of annotations alone
+        return seconds  # the file has annotations only
     if not 0 < seconds < math.inf:
         _refused("duration of a record", 244, text, expected)
     if counts and not _RATES[0] <= max(counts) / seconds <= _RATES[1]:
@@ -183,7 +183,7 @@ def _duration(head: bytes, counts: Sequence[int]) -> float:
 
 
 def _check_texts(fields: bytes, signals: int) -> None:
-    """Refuse what MNE cannot decode: what nobody reads besides."""
+    """Refuse texts that MNE cannot decode, although nothing else reads them."""
     place = _places("reserved", signals)[0]
     raw = fields[place : place + 32 * signals]
     try:
@@ -197,7 +197,7 @@ def _check_texts(fields: bytes, signals: int) -> None:
 
 # ------------------------------------------------------------------------------------------------ calibration
 def _faults(fields: bytes, signals: int, labels: Sequence[str]) -> dict[int, str]:
-    """Return the signals whose values have no scale; a field that is no number at all ends the reading of the file."""
+    """Return the signals whose values have no scale, and why; refuse a file where a bound is no number."""
     numbers: dict[str, list[float]] = {}
     for name in ("physical minimum", "physical maximum", "digital minimum", "digital maximum"):
         numbers[name] = []
@@ -211,7 +211,7 @@ def _faults(fields: bytes, signals: int, labels: Sequence[str]) -> dict[int, str
 
 
 def _unscaled(bounds: Mapping[str, Sequence[float]], places: Iterable[int]) -> dict[int, str]:
-    """Return the signals, of those at `places`, whose bounds define no scale, and why."""
+    """Return those of the signals at `places` whose bounds define no scale, and why."""
     faults = {}
     for i in places:
         for what in ("physical", "digital"):
@@ -228,8 +228,8 @@ class GdfHeader:
 
     Args:
         labels: names of the signals.
-        rates: of each signal, in Hz.
-        faults: place among the signals -> why the values of that signal have no scale.
+        rates: sampling rate of each signal, in Hz.
+        faults: index of a signal -> why the values of that signal have no scale.
     """
 
     labels: tuple[str, ...]
@@ -247,7 +247,7 @@ def gdf_header(path: Path) -> GdfHeader | None:
     labels = [fields[16 * i : 16 * (i + 1)].decode("latin-1").strip(" \0") for i in range(signals)]
     counts = np.frombuffer(fields, "<i4", signals, 216 * signals).tolist()
     seconds, divisor = np.frombuffer(head, "<u4", 2, 244).tolist()
-    whole = head[4:8] < b"1.90"  # digital bounds were int64 in the first version, and are float64 since
+    whole = head[4:8] < b"1.90"  # digital bounds were int64 in the first version and are float64 in later ones
     bounds = {
         name: np.frombuffer(fields, "<i8" if whole and "digital" in name else "<f8", signals, place * signals).tolist()
         for name, place in _GDF_BOUNDS.items()
@@ -258,9 +258,9 @@ def gdf_header(path: Path) -> GdfHeader | None:
 
 # ------------------------------------------------------------------------------------------------ sampling rates
 def signal_rates(path: Path) -> list[tuple[str, float]]:
-    """Return the name and the sampling rate in Hz of each signal of an EDF, BDF or GDF, without signals of annotations.
+    """Return name and sampling rate in Hz of each signal of an EDF, BDF or GDF file, without annotation signals.
 
-    Empty for all other files, and where the header makes no sense.
+    The list is empty for all other files, and where the header is cut off.
     """
     if extension(path) == ".gdf":
         gdf = gdf_header(path)
@@ -276,12 +276,12 @@ def signal_rates(path: Path) -> list[tuple[str, float]]:
 # ------------------------------------------------------------------------------------------------ interruptions
 @dataclass(frozen=True)
 class Interrupted:
-    """An EDF+D or BDF+D: pieces that were recorded one after the other, with gaps between.
+    """Time course of an interrupted recording (EDF+D, BDF+D): pieces in order, with gaps between them.
 
     Args:
-        starts: of each record, in seconds from the first one `[records]`.
-        seconds: that a record lasts.
-        events: onset and duration in the same time, and name.
+        starts: start of each record, in seconds from the first record `[records]`.
+        seconds: duration of a record.
+        events: onset, duration (both in the same time, gaps included) and name of each event.
     """
 
     starts: NDArray[np.float64]
@@ -289,23 +289,23 @@ class Interrupted:
     events: tuple[tuple[float, float, str], ...]
 
     def recorded(self, times: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return how much was recorded until then, in seconds: where that time is in the values `[n]`."""
+        """Return how many seconds were recorded before each time, which is the position in the values `[n]`."""
         record = np.maximum(np.searchsorted(self.starts, times + 1e-9, side="right") - 1, 0)
         return record * self.seconds + np.minimum(times - self.starts[record], self.seconds)
 
     @property
     def gaps(self) -> tuple[list[float], list[float]]:
-        """Where in the values gaps are, and how long each was, in seconds."""
+        """Positions of the gaps in the values, and the length of each gap, in seconds."""
         lost = np.diff(self.starts) - self.seconds
         after = np.flatnonzero(lost > _STAMP)
         return ((after + 1) * self.seconds).tolist(), lost[after].tolist()
 
 
 def interrupted(path: Path) -> Interrupted | None:
-    """Return when the records of an EDF+D or BDF+D were made; `None` of all other files, or if there is no gap.
+    """Return the time course of an EDF+D or BDF+D file; `None` for other files, and where there is no gap.
 
     Raises:
-        FileError: its records have no time stamps, or not one after the other.
+        FileError: the records have no time stamps, or overlap.
     """
     edf = edf_header(path)
     if edf is None or edf.kind not in (b"EDF+D", b"BDF+D"):
@@ -329,7 +329,7 @@ def interrupted(path: Path) -> Interrupted | None:
 
 
 def _annotations(path: Path, edf: EdfHeader) -> list[list[bytes]]:
-    """Return what each of the signals that are annotations holds in each record."""
+    """Return the bytes of each annotation signal in each record."""
     total = edf.whole(path.stat().st_size)
     if total < 1:
         return []

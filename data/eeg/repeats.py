@@ -13,25 +13,25 @@ from torch import Tensor
 from fne.core.findings import Action, Finding
 
 _PLACES = 16
-"""Values of a window, and changes from sample to sample, that a sketch keeps."""
+"""Number of values of a window, and of changes from sample to sample, in a sketch."""
 _NEAR = 0.05
-"""Distance of equal signals, in standard deviations: above what formats, filters and resampling do."""
+"""Largest distance of equal signals in standard deviations: more than formats, filters and resampling cause."""
 _NEAR_CHANGES = 0.5
-"""Distance of their changes from sample to sample, which rounding disturbs more; of unlike signals it is 1.4."""
+"""Largest distance of the changes of equal signals, which rounding disturbs more; unlike signals have 1.4."""
 _ALIKE = 0.9
-"""Least correlation of equal spectra, where formats, filters and resampling leave 0.97; of unlike signals it is 0.5."""
+"""Least correlation of equal spectra: formats, filters and resampling leave 0.97; unlike signals have 0.5."""
 _STRONG = 0.8
-"""Share of a spectrum's lines that are weaker than what each line counts at most."""
+"""Quantile of a spectrum's lines at which stronger lines are limited."""
 _CLIP = 7.4
-"""Median deviations from the median, 5 standard deviations of noise, that a value counts at most."""
+"""Distance from the median, in median deviations, at which values are clipped: 5 standard deviations of noise."""
 _SHORTEST = 8
-"""Samples of a window, below which unlike ones may look alike."""
+"""Least number of samples of windows that are compared; shorter ones may look alike by chance."""
 
 
 def standard(x: NDArray[np.floating]) -> NDArray[np.float64]:
-    """Return signals `[..., times]` without their offset and scale, in standard deviations; 0 if one does not vary.
+    """Return signals `[..., times]` centred and in standard deviations; a signal that does not vary is 0.
 
-    Extreme values are clipped first, so that an artefact does not hide all else.
+    Extreme values are clipped first, so that an artefact does not hide the rest of the signal.
     """
     x = x.astype(np.float64)
     middle = np.median(x, axis=-1, keepdims=True)
@@ -46,18 +46,18 @@ def standard(x: NDArray[np.floating]) -> NDArray[np.float64]:
 
 
 def sketch(x: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return some values of each window `[n, channels, times]` by which repeats are looked for: `[n, 32]`.
+    """Return a few values of each window `[n, channels, times]`, by which repeats are searched: float32 `[n, 32]`.
 
-    These are values of single channels, which are spread over channels and time, and changes from the sample before,
-    all without the channel's offset and scale. So unlike offsets or units of channels, or one loud channel, do not
-    matter. NaN for windows that do not vary or are too short to tell.
+    A sketch has values of single channels, spread over channels and time, and changes from the sample before, all
+    without the channel's offset and scale. So different offsets or units of channels, or one loud channel, do not
+    matter. Windows that do not vary or are too short have NaN.
     """
     _, channels, times = x.shape
     result = np.full((len(x), 2 * _PLACES), np.nan, np.float32)
     if times < _SHORTEST:
         return result
     which = np.linspace(0, channels - 1, _PLACES).round().astype(int)
-    order = 7 * np.arange(_PLACES) % _PLACES  # so that neighbouring channels are apart in time
+    order = 7 * np.arange(_PLACES) % _PLACES  # neighbouring channels are distant in time
     when = ((times - 1) * (order + 0.5) / _PLACES).astype(int)
     place = np.arange(_PLACES), when
     for number, window in enumerate(x):
@@ -69,11 +69,11 @@ def sketch(x: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def equal(one: NDArray[np.float32], other: NDArray[np.float32]) -> bool:
-    """Whether two windows `[channels, times]` hold the same signals, up to an offset and a scale of each channel.
+    """Return whether two windows `[channels, times]` have the same signals, up to offset and scale of each channel.
 
     The signals and their changes from sample to sample must agree: a drift or an artefact may make unlike signals
-    nearly equal, but not their changes. Mains hum may make even these nearly equal, so their spectra must agree, too,
-    once strong lines are limited. Each channel that varies counts the same.
+    nearly equal, but not their changes. Mains hum may make even the changes nearly equal, so the spectra must agree as
+    well after strong lines are limited. Each channel that varies has the same weight.
     """
     for a, b, near in ((one, other, _NEAR), (np.diff(one), np.diff(other), _NEAR_CHANGES)):
         first, second = standard(a), standard(b)
@@ -84,7 +84,7 @@ def equal(one: NDArray[np.float32], other: NDArray[np.float32]) -> bool:
 
 
 def _limited(x: NDArray[np.float32]) -> NDArray[np.complex128]:
-    """Return spectra of signals `[..., times]`, the constant left out, in which no line is stronger than most are."""
+    """Return spectra of signals `[..., times]` without the constant, with strong lines limited to a common size."""
     lines = np.fft.rfft(standard(x) * np.hanning(x.shape[-1]), axis=-1)[..., 1:]
     size = np.abs(lines)
     most = np.quantile(size, _STRONG, axis=-1, keepdims=True)
@@ -107,14 +107,15 @@ def unrepeated(
     y: Tensor,
     window: Callable[[int], NDArray[np.float32]],
 ) -> tuple[Tensor, list[Finding]]:
-    """Return which windows `[N']` are left when each is there once, and what was left out.
+    """Return the indices `[N']` of the windows to keep so that each occurs once, and findings about the others.
 
     Args:
-        names, subjects: of the files.
-        file: each window's file `[N]`.
-        sketches: as `sketch` makes them `[N, 32]`; windows with similar ones are compared.
+        names: names of the files.
+        subjects: subjects of the files.
+        file: index of each window's file `[N]`.
+        sketches: sketches of the windows `[N, 32]`; windows with similar sketches are compared.
         y: classes `[N]`; equal windows of two classes are all left out.
-        window: returns a window by its number, `[channels, times]`.
+        window: function that returns the window of an index, `[channels, times]`.
     """
     first = _firsts(sketches, window)
     torn = {int(first[n]) for n in np.flatnonzero(y.numpy() != y.numpy()[first])}
@@ -138,7 +139,7 @@ def unrepeated(
 
 
 def _firsts(sketches: NDArray[np.float32], window: Callable[[int], NDArray[np.float32]]) -> NDArray[np.int64]:
-    """Return for each window the first one that is equal to it, most often itself `[N]`."""
+    """Return for each window the index of the first equal window, which most often is itself `[N]`."""
     from scipy.spatial import cKDTree
 
     first = np.arange(len(sketches))

@@ -1,4 +1,4 @@
-"""All files of a folder, read and checked one after the other: what each gives, and what was found in it."""
+"""Survey of EEG files: read and check them one by one, agree on channels and rate, and report on each."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from fne.data.eeg.windows import prepare
 
 @dataclass(frozen=True)
 class Survey:
-    """What the files of a folder give.
+    """Result of reading all files.
 
     Args:
-        files: those that can be used, in order.
-        reports: of all.
-        contract: what they agree on; `None` where no file can be opened.
-        events: how often each event occurs in all of them.
+        files: windows of the files that can be used, in order.
+        reports: reports on all files.
+        contract: channels and rate of all files; `None` if no file can be opened.
+        events: event -> number of times that the event occurs in all files.
     """
 
     files: tuple[Recorded, ...]
@@ -55,17 +55,17 @@ def survey(
     scale: float | Mapping[str, float],
     cache: Cache,
 ) -> Survey:
-    """Read all files: their headers first, then what these agree on. One recording at a time is in memory.
+    """Read all headers, agree on channels and rate, then read the windows. One recording at a time is in memory.
 
     Args:
         sources: the files.
-        wanted: what is done to each, but for channels, rate and scale.
+        wanted: preprocessing of all files, except channels, rate and scale.
         channels, types, resample: see `agree`.
-        scale: for all files, or by pattern of their names, the first that fits.
-        cache: what was read before.
+        scale: factor for all files, or pattern of file names -> factor, of which the first match counts.
+        cache: headers and windows that were read before.
 
     Raises:
-        DataError: channels that no file has.
+        DataError: no file has the channels.
     """
     found: dict[str, list[Finding]] = {source.name: [] for source in sources}
     digests: dict[str, str] = {}
@@ -116,9 +116,9 @@ def _report(
     findings: Sequence[Finding],
     classes: Sequence[str],
 ) -> FileReport:
-    """Return what is known of one file, of which the header or the windows could perhaps not be had.
+    """Return the report on a file; `about` or `file` is `None` if the header or the windows could not be read.
 
-    Its rate is that of the `chosen` channels.
+    The rate in the report is that of the `chosen` channels.
     """
     counts = {} if file is None else {name: int((file.y == label).sum()) for label, name in enumerate(classes)}
     if about is None:
@@ -129,7 +129,7 @@ def _report(
 
 @contextmanager
 def _told(source: Source, found: dict[str, list[Finding]]) -> Iterator[None]:
-    """Note why a file cannot be used, whatever the reason."""
+    """Turn an error inside the block into a finding about the file."""
     try:
         yield
     except FileError as error:
@@ -153,7 +153,7 @@ def _factor(source: Source, scale: Mapping[str, float]) -> float:
 
 
 def _recorded(source: Source, windows: Windows, seconds: float) -> Recorded:
-    """Return a file's windows as they are passed on: mapped ones are closed, a thousand files would be too many."""
+    """Return the windows of a file; mapped windows are closed, since a process may open only so many files."""
     overlap = bool((np.diff(np.sort(windows.onset)) < seconds - 1e-9).any())
     values = functools.partial(_same, windows.x)
     if isinstance(windows.x, np.memmap) and windows.x.filename is not None:
@@ -166,7 +166,7 @@ def _same(values: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def _with_progress(sources: Sequence[Source], what: str) -> Iterator[Source]:
-    """Yield the files, with a bar on a terminal: a first start may take minutes."""
+    """Yield the files, with a progress bar on a terminal, since a first start may take minutes."""
     screen = Console(stderr=True)
     quiet = len(sources) < 10 or not sys.stderr.isatty()
     yield from track(sources, description=what, console=screen, transient=True, disable=quiet)
@@ -175,7 +175,7 @@ def _with_progress(sources: Sequence[Source], what: str) -> Iterator[Source]:
 # ------------------------------------------------------------------------------------------------ agreement
 @dataclass(frozen=True)
 class Contract:
-    """Channels in their order, sampling rate in Hz, and what each file had to say about it."""
+    """Channels in order and sampling rate in Hz that all files share, and findings about each file."""
 
     channels: tuple[str, ...]
     rate: float
@@ -185,16 +185,16 @@ class Contract:
 def agree(
     headers: Mapping[str, Header], channels: str | Sequence[str], types: Sequence[str], resample: float | None
 ) -> Contract:
-    """Return what files can be used as, each by its own name.
+    """Return the channels and the rate to use for all files, and findings about files that differ.
 
     Args:
-        headers: of the files that could be opened, in order.
-        channels: names, in the common spelling; `all`: those that most files have; `common`: those that all have.
-        types: of the channels that are taken, where they are not named.
-        resample: in Hz; `None`: the rate that most files have, all others are refused.
+        headers: file name -> header, for the files that could be opened, in order.
+        channels: names in the common spelling; `all`: the channels of most files; `common`: those that all files have.
+        types: types of the channels that `all` and `common` consider.
+        resample: sampling rate in Hz; `None`: the rate of most files, and files with another rate are refused.
 
     Raises:
-        DataError: no channel of these types, or none that all files share.
+        DataError: no channel has one of these types, a named channel is in no file, or no channel is in all files.
     """
     own = {
         name: tuple(c for c, t in zip(header.channels, header.types, strict=True) if t in types)
@@ -230,7 +230,7 @@ def agree(
 def _of_channels(
     header: Header, own: Sequence[str], chosen: Sequence[str], channels: str | Sequence[str]
 ) -> tuple[Finding, ...]:
-    """Return which channels a file lacks, or has for nothing."""
+    """Return findings about channels that a file lacks, or has in excess or in another order."""
     found = []
     lacking = [channel for channel in chosen if channel not in header.channels]
     more = [channel for channel in own if channel not in chosen]
@@ -255,7 +255,7 @@ def _of_channels(
             )
         )
     places = [header.channels.index(channel) for channel in chosen if channel in header.channels]
-    if places != sorted(places) and isinstance(channels, str):  # names in the config say the order that is wanted
+    if places != sorted(places) and isinstance(channels, str):  # a list in the config is the order already
         order = f"channels in another order, beginning {some(own[:3])}"
         found.append(
             Finding("channels", order, f"the order {some(chosen[:3])} ...", "They are put in order by name", "repaired")
@@ -264,7 +264,7 @@ def _of_channels(
 
 
 def _of_rate(rate: float, usual: float, resample: float | None) -> tuple[Finding, ...]:
-    """Return how a file's sampling rate differs from that of most files: to resample all alike is no repair."""
+    """Return the finding that a file's sampling rate differs from that of most files."""
     if same_rate(rate, usual):
         return ()
     found, expected = f"sampled at {rate:g} Hz", f"{usual:g} Hz, as most files have"
@@ -277,7 +277,7 @@ def _of_rate(rate: float, usual: float, resample: float | None) -> tuple[Finding
 
 
 def _of_slow(header: Header, chosen: Sequence[str]) -> tuple[Finding, ...]:
-    """Return which of the chosen channels were sampled at a lower rate than the others of the file."""
+    """Return the finding that some chosen channels were sampled at a lower rate than the others of the file."""
     lowest, highest = header.rates_of(chosen)
     if same_rate(lowest, highest):
         return ()
@@ -288,13 +288,13 @@ def _of_slow(header: Header, chosen: Sequence[str]) -> tuple[Finding, ...]:
 
 
 def _usual(rates: Sequence[float]) -> float:
-    """Return the rate that most files have, as most of these write it."""
+    """Return the rate of most files, in the form in which most of these files have it."""
     often = max(rates, key=lambda rate: sum(same_rate(rate, other) for other in rates))
     return Counter(rate for rate in rates if same_rate(rate, often)).most_common(1)[0][0]
 
 
 def _most(own: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
-    """Return the set of channels that most files have, in the order of the first of these files."""
+    """Return the most frequent set of channels, in the order of the first file that has this set."""
     sets = Counter(frozenset(names) for names in own.values() if names)
     best = sets.most_common(1)[0][0]
     return next(names for names in own.values() if frozenset(names) == best)

@@ -1,4 +1,4 @@
-"""Which samples of a recording become windows, and of which class: around events, or of fixed length in their spans."""
+"""Windows of one opened EEG recording: choose them by events, read, check, filter and resample the values, and cut."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ class Cuts:
     """Windows to cut.
 
     Args:
-        index: first samples, or of a recording that is cut into epochs their numbers, int64 `[n]`.
+        index: first sample of each window, or number of its epoch if the recording is cut into epochs, int64 `[n]`.
         y: classes, int64 `[n]`.
-        onset: where windows begin, in seconds `[n]`.
-        findings: what was noted.
+        onset: begin of each window in seconds `[n]`.
+        findings: findings about windows that are left out.
     """
 
     index: NDArray[np.int64]
@@ -57,17 +57,17 @@ class Cuts:
 def prepare(source: Source, recording: Recording, header: Header, processing: Preprocessing) -> Windows:
     """Return the windows of a recording.
 
-    Filters reach over the whole recording, though not over its breaks.
+    Filters are applied to the whole recording, but not across its breaks.
 
     Args:
-        source: the file; a label of it is used for windows of fixed length.
-        recording: as `open_recording` returns it; its values are read, it stays as it is.
-        header: likewise.
-        processing: what to do.
+        source: the file; its label is used for windows of fixed length.
+        recording: recording as `open_recording` returns it; its values are read, but not changed.
+        header: header as `open_recording` returns it.
+        processing: settings of the windows and their values.
 
     Raises:
-        FileError: no window can be had, or none that could be trusted; its finding says why, and what to do.
-        SettingError: windows that cannot be at this rate, whatever the file.
+        FileError: the file has no usable window; its finding says why and what to do.
+        SettingError: the windows are impossible at this rate, whatever the file.
     """
     check_settings(processing)
     slowest, rate = header.rates_of(processing.channels)
@@ -82,7 +82,7 @@ def prepare(source: Source, recording: Recording, header: Header, processing: Pr
         raise
     except Exception as error:
         raise FileError(explain(error, source)) from error
-    with np.errstate(over="ignore"):  # the checks tell of infinite values
+    with np.errstate(over="ignore"):  # the checks report infinite values
         values *= _TO_MICROVOLTS * processing.scale
     try:
         if header.rates:
@@ -105,7 +105,7 @@ def _processed(
     header: Header,
     processing: Preprocessing,
 ) -> list[Finding]:
-    """Repair and filter `values` of these channels, at `rate` Hz, in place; mere references are not filtered."""
+    """Repair and filter the values of `names`, at `rate` Hz, in place; pure reference channels are not filtered."""
     types = [header.types[header.channels.index(name)] for name in names]
     own = len(processing.channels) if processing.reference == "average" else len(names)
     findings = repair(values, rate, names, types, marked, header.uncalibrated, source.name, processing, own)
@@ -114,7 +114,7 @@ def _processed(
 
 
 def _check_request(recording: Recording, header: Header, slowest: float, processing: Preprocessing) -> None:
-    """Refuse what cannot be done with a file whose slowest channel has this rate in Hz, or with epochs."""
+    """Refuse settings that are impossible for epochs, or where `slowest` Hz is the rate of the slowest channel."""
     check_band(slowest, len(recording.times) / header.rate, processing)
     if not is_epochs(recording):
         return
@@ -137,7 +137,7 @@ def _check_request(recording: Recording, header: Header, slowest: float, process
 
 # ------------------------------------------------------------------------------------------------ reading
 def _picked(header: Header, processing: Preprocessing) -> tuple[list[str], list[Finding]]:
-    """Return the channels to read: those asked for, in that order, then those that only count as references."""
+    """Return the channels to read: those of the settings in their order, then pure reference channels."""
     wanted, known = processing.channels, header.channels
     assert set(wanted) <= set(known), "what files lack, their contract tells"
     references: list[str] = []
@@ -159,13 +159,13 @@ def _picked(header: Header, processing: Preprocessing) -> tuple[list[str], list[
 
 
 def _read(recording: Recording, places: Sequence[int]) -> Values:
-    """Return the values of channels, in the order of `places`, in volts."""
+    """Return the values of the channels at `places` in volts, in that order."""
     values: Values = recording.get_data(picks=list(places))
     return np.ascontiguousarray(values.swapaxes(0, 1)) if is_epochs(recording) else values
 
 
 def _events(recording: Recording, origin: str) -> list[Event]:
-    """Return the events of a recording, of a continuous one also what marks its bad parts and breaks."""
+    """Return the events of a recording; for a continuous one, marks of bad parts and breaks are included."""
     if is_epochs(recording):
         onsets = (recording.events[:, 0] / recording.info["sfreq"]).tolist()
         return [(onset, 0.0, name) for onset, name in zip(onsets, event_names(recording), strict=True)]
@@ -186,7 +186,7 @@ def _cuts(
     rate: float,
     processing: Preprocessing,
 ) -> Cuts:
-    """Return which windows to cut from values that come to `rate` Hz first; known before any value is read."""
+    """Return the windows to cut from values that are first brought to `rate` Hz; no value is needed for that."""
     if not is_epochs(recording):
         total = samples_at(samples_at(recording.n_times, header.rate, rate), rate, processing.rate)
         return plan(events, total, source.label, processing, "stim" in header.types)
@@ -197,7 +197,7 @@ def _cuts(
 
 
 def _first_sample(header: Header, processing: Preprocessing, total: int) -> int | None:
-    """Return where in an epoch of `total` samples its window begins, `None` of a continuous recording."""
+    """Return the first sample of the window within an epoch of `total` samples; `None` for a continuous recording."""
     if not header.epochs:
         return None
     return min(round((processing.tmin - header.tmin) * processing.rate), total - processing.times)
@@ -206,7 +206,7 @@ def _first_sample(header: Header, processing: Preprocessing, total: int) -> int 
 def _cut(
     values: Values, first: int | None, cuts: Cuts, findings: Sequence[Finding], processing: Preprocessing
 ) -> Windows:
-    """Copy the windows out of `values`, which moving standardisation changes."""
+    """Return copies of the windows; moving standardisation changes `values`."""
     length = processing.times
     if first is None:
         every = np.lib.stride_tricks.sliding_window_view(values, length, axis=-1)
@@ -227,7 +227,7 @@ def _cut(
 
 # ------------------------------------------------------------------------------------------------ choice of windows
 def check_settings(processing: Preprocessing) -> None:
-    """Raise `SettingError` for windows that cannot be at this sampling rate."""
+    """Raise `SettingError` for windows that are impossible at this sampling rate."""
     rate, least = processing.rate, 1 / processing.rate
     if processing.times < 1:
         key, value = ("data.length", processing.length) if processing.length else ("data.tmax", processing.tmax)
@@ -242,14 +242,14 @@ def plan(events: Sequence[Event], total: int, label: str, processing: Preprocess
     """Return the windows of a continuous recording.
 
     Args:
-        events: all of them, those that mark bad parts and breaks included.
-        total: samples of the recording, at the rate of `processing`.
-        label: of the whole file, or nothing.
-        processing: says which events, and where windows lie.
+        events: all events, marks of bad parts and breaks included.
+        total: number of samples of the recording at the rate of `processing`.
+        label: label of the whole file, or an empty text.
+        processing: settings of the windows and their events.
         stim: whether the recording has a stim channel.
 
     Raises:
-        FileError: no event or label is asked for, no window lies within the recording.
+        FileError: the settings name no event or label of the file, or no window is within the recording.
     """
     named = [event for event in events if not is_gap(event[2])]
     rate, times = processing.rate, processing.times
@@ -263,7 +263,7 @@ def plan(events: Sequence[Event], total: int, label: str, processing: Preprocess
     clean = np.ones(len(start), bool)
     for onset, duration, _ in gaps(events):
         first, end = (math.ceil(second * rate - 1e-6) for second in (onset, onset + duration))
-        clean &= (start >= end) | (start + times <= first)  # without duration: a break, which must not lie within
+        clean &= (start >= end) | (start + times <= first)  # a break has no duration and must not be inside
     kept = inside & clean
     reasons = (
         (int((~inside).sum()), "beyond the recording"),
@@ -275,10 +275,10 @@ def plan(events: Sequence[Event], total: int, label: str, processing: Preprocess
 
 
 def labelled(events: Sequence[Event], processing: Preprocessing, stim: bool = False) -> list[tuple[float, float, int]]:
-    """Return onset, duration and class of the events that `labels` asks for; `stim` as in `plan`.
+    """Return onset, duration and class of the events that `labels` names; `stim` as in `plan`.
 
     Raises:
-        FileError: there are none; says which were looked for, and which there are.
+        FileError: the file has no such event; the finding lists its events.
     """
     counts = Counter(name for _, _, name in events)
     classes = {name: _class_of(name, processing) for name in counts}
@@ -294,10 +294,10 @@ def labelled(events: Sequence[Event], processing: Preprocessing, stim: bool = Fa
 
 
 def left_out(total: int, reasons: Sequence[tuple[int, str]], expected: str) -> tuple[Finding, ...]:
-    """Return the finding that windows were left out, if any were.
+    """Return the finding that windows were left out, if there are any.
 
     Raises:
-        FileError: none is left.
+        FileError: no window is left.
     """
     parts = [f"{count} {why}" for count, why in reasons if count]
     if not parts:
@@ -311,7 +311,7 @@ def left_out(total: int, reasons: Sequence[tuple[int, str]], expected: str) -> t
 
 # ------------------------------------------------------------------------------------------------ classes
 def _class_of(name: str, processing: Preprocessing) -> int | None:
-    """Return the class by the event's very name, else by the first pattern that fits."""
+    """Return the class by the exact name of the event, else by the first pattern that matches."""
     fitting = [label for pattern, label in processing.labels if name == pattern]
     fitting += [label for pattern, label in processing.labels if fnmatchcase(name, pattern)]
     return processing.classes.index(fitting[0]) if fitting else None
@@ -326,7 +326,7 @@ def _class_of_file(label: str, processing: Preprocessing) -> int:
 
 
 def _remedy(names: Sequence[str], stim: bool = False) -> str:
-    """Return how to say which events or labels are meant, of these; `stim`: maybe those of the stim channels."""
+    """Return the remedy that names some of the events or labels; `stim`: also suggest the stim channels."""
     if not names:
         where = "Say where its events are by data: {events: stim}, or cut" if stim else "Cut"
         return (
@@ -345,7 +345,7 @@ def _remedy(names: Sequence[str], stim: bool = False) -> str:
 def _fixed(
     events: Sequence[Event], seconds: float, label: str, processing: Preprocessing, stim: bool
 ) -> tuple[list[tuple[int, int]], tuple[Finding, ...]]:
-    """Return first sample and class of the windows in a recording of so many seconds, and what was noted."""
+    """Return first sample and class of each window in a recording of `seconds`, and findings."""
     spans = [(0.0, seconds, _class_of_file(label, processing))] if label else _spans(events, processing, stim)
     spans = [(onset, min(duration, seconds - onset), y) for onset, duration, y in spans]
     windows = [_within(*span, processing) for span in spans]
@@ -376,7 +376,7 @@ def _spans(events: Sequence[Event], processing: Preprocessing, stim: bool) -> li
 
 
 def _within(onset: float, duration: float, y: int, processing: Preprocessing) -> list[tuple[int, int]]:
-    """Return first sample and class of each window within a span."""
+    """Return first sample and class of each window within a span; onset and duration are in seconds."""
     rate, step = processing.rate, processing.step or processing.length
     last = round((onset + duration) * rate) - processing.times
     starts = {round((onset + k * step) * rate) for k in range(math.ceil(max(duration, 0) / step) + 1)}
