@@ -56,7 +56,7 @@ def deal(
     subjects = partition == "subject"
     names = [_subject_name(dataset, part) for part in parts] if subjects else list(node_names(len(parts)))
     if nodes is not None and len(parts) != nodes:
-        raise DataError(f"partition {partition!r}: made {len(parts)} nodes where {nodes} were asked for")
+        raise DataError(f"partition {partition!r}: made {len(parts)} nodes instead of {nodes}")
     _check(partition, names, parts, total)
     return {name: dataset.train.take(part) for name, part in sorted(zip(names, parts, strict=True))}
 

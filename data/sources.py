@@ -122,7 +122,7 @@ def download(url: str, folder: Path, *, sha256: str | None = None, timeout: floa
             raise DataError(f"{url}: {size} of {promised} bytes arrived; try again")
         if sha256 is not None and content.hexdigest() != sha256:
             raise DataError(
-                f"{url}: not the file that is known: its SHA-256 is {content.hexdigest()}, expected was {sha256}; "
+                f"{url}: not the known file: its SHA-256 is {content.hexdigest()}, expected was {sha256}; "
                 "try again, or get the file some other way and set data.path"
             )
         os.replace(scratch, target)
@@ -161,7 +161,7 @@ def check_arrays(name: str, x: Tensor, y: Tensor, classes: Sequence[str] | None,
         index = int(outside[0])
         raise DataError(
             f"{name}: {len(outside)} labels are outside the classes 0 to {len(classes) - 1}, "
-            f"the first is {int(y[index])} at index {index}; mend the labels, or set data.name to another data set"
+            f"the first is {int(y[index])} at index {index}; correct the labels, or set data.name to another data set"
         )
     there = np.unique(y.numpy()).tolist()
     if len(there) < least_classes:

@@ -74,7 +74,7 @@ def explain(error: Exception, source: Source) -> Finding:
                 return finding
     said = _words(error, source)
     if source.root is not None:
-        remedy = f"Mend what the BIDS validator says, set data.bids=no to read the file alone, {_LEAVE}"
+        remedy = f"Correct what the BIDS validator reports, set data.bids=no to read the file alone, {_LEAVE}"
     else:
         remedy = f"{_EXPORT}; {_LEAVE}"
     return _refused("mne", said, "a recording that it can read", remedy)
@@ -111,9 +111,9 @@ def _place(error: Exception, source: Source) -> Finding | None:
         remedy = f"Give yourself the right to read it: chmod u+r {name}, or ask who put it there"
         return _refused("permission", f"no permission to read {name}", expected, remedy)
     if path.is_symlink() and not path.exists():
-        return _refused("missing", "a link to a file that is not there", expected, f"{_GET}; {_LEAVE}")
+        return _refused("missing", "a link to a file that does not exist", expected, f"{_GET}; {_LEAVE}")
     if not path.exists():
-        return _refused("missing", "it is not there", expected, "Put it back, or start again to look for files anew")
+        return _refused("missing", "the file does not exist", expected, "Put it back, or start again for a new search")
     if path.is_dir() and extension(path) not in FOLDERS:
         return _refused("folder", "it is a folder", "a file", "Set data.path to this folder to read what is in it")
     if path.is_file() and path.stat().st_size == 0:

@@ -237,7 +237,7 @@ def _unused(
         if not any(fnmatchcase(source.name, pattern) for source in sources):
             found = f"no file is called {pattern!r}, which data.scale names"
             remedy = f"Files are {some([source.name for source in sources])}: correct data.scale, or leave it out"
-            yield Finding("scale", found, "files that are there", remedy, "problem")
+            yield Finding("scale", found, "patterns of existing files", remedy, "problem")
 
 
 def _of_names(sources: Sequence[Source], subject: str | None) -> Iterator[Finding]:
@@ -265,9 +265,9 @@ def _tell(seen: Survey, bad_files: str) -> None:
     refused = [report for report in seen.reports if report.verdict == "refused"]
     if refused and (bad_files == "raise" or not seen.files):
         advice = (
-            "Nothing else is there."
+            "There are no other files."
             if not seen.files
-            else "Set data: {bad_files: warn} to go on without them (skip: without a word), or leave them out by "
+            else "Set data: {bad_files: warn} to go on without them (skip: silently), or leave them out by "
             "data.pattern; fne data check CONFIG lists all files"
         )
         raise FilesError("eeg_files", seen.reports, advice)

@@ -107,7 +107,7 @@ def find(
         SettingError: `subject` or `pattern` does not work for these files.
     """
     if not path.exists():
-        raise DataError(f"eeg_files: {path} is not there; set data.path to a file, a folder or a BIDS root")
+        raise DataError(f"eeg_files: {path} does not exist; set data.path to a file, a folder or a BIDS root")
     root = _bids_root(path, bids)
     if path.is_file() or extension(path) in FOLDERS:
         folder, files = path.parent, [path]
@@ -144,7 +144,7 @@ def _recordings(folder: Path, patterns: Sequence[str], root: Path | None) -> lis
         kind = f"BIDS files sub-*/eeg/*_eeg.* below {root or folder}" if root else f"files {', '.join(FORMATS)}"
         raise DataError(
             f"eeg_files: {folder}: no EEG recording with data.pattern = {', '.join(patterns)}. Looked for {kind}; "
-            f"there {f'are {rest}' if rest else 'is nothing else'}. Set data.path to the folder above the recordings"
+            f"found {rest or 'no other file'}. Set data.path to the folder above the recordings"
         )
     return found
 
@@ -369,7 +369,7 @@ def _usual(name: str) -> dict[str, str]:
     if len(path.parts) > 2:
         # Do not guess between folder and file: a person taken for two subjects would be in training and test.
         allowed = (
-            f"an expression that says whose {name!r} is, by no usual form of a name; such as "
+            f"an expression that finds the subject of {name!r}, whose path has no usual form; such as "
             "'^(?P<subject>[^/]+)/' where the first folder is a subject's"
         )
         raise SettingError("data.subject", None, allowed)

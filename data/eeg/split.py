@@ -45,7 +45,9 @@ class Split:
         if self.split == "trial":
             for key in ("fold", "folds"):
                 if getattr(self, key) is not None:
-                    raise SettingError(f"data.{key}", getattr(self, key), "null with data.split=trial, without folds")
+                    raise SettingError(
+                        f"data.{key}", getattr(self, key), "null with data.split=trial, which has no folds"
+                    )
             validation, test = self.fractions
             if validation + test >= 1:
                 raise SettingError("data.validation", validation, f"below {1 - test:.4g}, what data.test leaves")
@@ -164,7 +166,7 @@ def _named(source: Source, what: str, key: str, instead: str) -> str:
     """
     name = str(getattr(source, what))
     if not name:
-        hint = f"nothing says the {what} of {source.name}, unless data.subject does by (?P<{what}>...)"
+        hint = f"no path says the {what} of {source.name}; name it by a group (?P<{what}>...) in data.subject"
         raise SettingError(key, what, f"{instead}: {hint}")
     return f"{source.session}-{name}" if what == "run" and source.session else name
 
@@ -225,7 +227,7 @@ def _size(key: str, share: float, total: int) -> int:
     """Return the number of windows that a fraction of `total` is; raise `SettingError` if that is none."""
     size = round(total * share)
     if not size:
-        raise SettingError(key, share, f"larger: of {total} windows it is none")
+        raise SettingError(key, share, f"larger: it selects none of {total} windows")
     return size
 
 
@@ -311,7 +313,7 @@ def lacking(parts: Sequence[Tensor], classes: Sequence[str]) -> list[Finding]:
     for title, own in (("training", counts[0]), ("validation", counts[1])):
         names = [name for name, count in zip(classes, own, strict=True) if not count]
         if names and own.sum():
-            why = "nothing tells it" if title == "training" else "the model that never says it is the best there"
+            why = "no model can learn it" if title == "training" else "a model that never predicts it scores best there"
             found = f"the {title} part has no window of class {some(names)}: {why}"
             remedy = "Set other data.folds (fewer, so that a fold has subjects of each class), or another data.fold"
             findings.append(Finding("class", found, "windows of each class", remedy, "problem"))
@@ -334,7 +336,7 @@ def shared(
     findings = []
     both = sorted(trained & tested)
     if both:
-        remedy = "Set data: {split: subject}" if everybody > 2 else "Get recordings of more people"
+        remedy = "Set data: {split: subject}" if everybody > 2 else "Record more people"
         found = f"data.split={split} has {len(both)} of {everybody} subjects in training and test: {some(both)}"
         expected = "other people in the test part, for a claim about new ones"
         findings.append(Finding("subjects on both sides", found, expected, remedy, "noted"))

@@ -239,7 +239,7 @@ def _of_channels(
             Finding(
                 "channels",
                 f"{len(lacking)} of {len(chosen)} channels are missing: {some(lacking)}",
-                f"the {len(chosen)} channels that {'were asked for' if channels != 'all' else 'most files have'}",
+                f"the {len(chosen)} channels that {'the settings name' if channels != 'all' else 'most files have'}",
                 "Set data: {channels: common} for those that all files share, or leave the file out by data.pattern",
                 "refused",
             )

@@ -29,7 +29,7 @@ def rewritten(path: Path, least: int = 1) -> Finding | None:
     if count < least:
         return None
     found = (
-        rf"all {count:,} line ends (\n) of {path.name} have a \r before them, as in no binary file: most likely "
+        rf"all {count:,} line ends (\n) of {path.name} have a \r before them, which no binary file has: most likely "
         r"version control, or a transfer as text, turned \n into \r\n, which displaces all values after the first"
     )
     remedy = (

@@ -110,8 +110,8 @@ def eeg_uci(
     else:
         index, how = _within_subjects(kept, groups, *shares, split, draw)
         text = (
-            f"eeg_uci: data.split={split} tests on the subjects of the training part; recognising the person alone "
-            "reaches such figures. Take data.split=subject for a claim about the disease"
+            f"eeg_uci: data.split={split} tests on the subjects of the training part; a model that only "
+            "recognises people reaches such figures. Take data.split=subject for a claim about the disease"
         )
         warnings.warn(text, DataWarning, stacklevel=2)
     if shuffle_labels:

@@ -141,7 +141,7 @@ def _stat(file: Path) -> os.stat_result:
     try:
         return file.stat()
     except OSError as error:
-        what = "a link to a file that is not there" if file.is_symlink() else f"cannot be read ({error})"
+        what = "a link to a file that does not exist" if file.is_symlink() else f"cannot be read ({error})"
         _refuse(file, f"{what}; with git-annex or DataLad get the content first (datalad get), else {_AGAIN}")
 
 
@@ -364,7 +364,7 @@ def fetch_set(name: str, folder: Path) -> None:
             content = digest(parse_all(fresh, find(fresh)))
             if name == SETS["train"] and content != TRAIN_CONTENT:
                 raise DataError(
-                    f"{url}: not the {name} that is known: the digest of its trials is {content}, expected was "
+                    f"{url}: not the known {name}: the digest of its trials is {content}, expected was "
                     f"{TRAIN_CONTENT}; nothing was kept. Get the files some other way and set data.path"
                 )
             _move(fresh, folder / name)

@@ -149,7 +149,7 @@ def _picked(header: Header, processing: Preprocessing) -> tuple[list[str], list[
         references = list(processing.reference)
     for name in references:
         if name not in known:
-            there = f"channel {name!r} of data.reference is not there{did_you_mean(name, known)}"
+            there = f"channel {name!r} of data.reference does not exist{did_you_mean(name, known)}"
             refuse("reference", there, f"one of {some(known)}", "Set data: {reference: average}")
     if len(references) == 1 and processing.reference != "average" and references[0] in wanted:
         found = f"{references[0]} is the reference, so it is 0 everywhere"

@@ -666,7 +666,7 @@ def test_find_by_expression_and_pattern(tmp_path: Path) -> None:
     (one,) = find(tmp_path / "siteB/p1/day2/x.bdf")
     assert (one.name, one.subject, one.path) == ("x.bdf", "x", tmp_path / "siteB/p1/day2/x.bdf")
     for subject, words in (
-        (None, "by no usual form of a name"),
+        (None, "whose path has no usual form"),
         ("(", "a regular expression"),
         ("p1", "with a group"),
         (r"siteA/(?P<subject>\w+)", "2 of 4 have none, the first is 'siteB/p1/day2/x.bdf'"),
@@ -708,13 +708,13 @@ def test_folders_are_subjects_only_where_they_must_be(
 
 
 def test_find_nothing(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="is not there"):
+    with pytest.raises(DataError, match="does not exist"):
         find(tmp_path / "gone")
-    with pytest.raises(DataError, match="there is nothing else"):
+    with pytest.raises(DataError, match="found no other file"):
         find(tmp_path)
     put(tmp_path / "a.txt", b"")
     put(tmp_path / "b.txt", b"")
-    with pytest.raises(DataError, match=r"no EEG recording with data.pattern = .*\.edf.*there are 2 \.txt"):
+    with pytest.raises(DataError, match=r"no EEG recording with data.pattern = .*\.edf.*found 2 \.txt"):
         find(tmp_path)
     with pytest.raises(DataError, match=r"data\.bids = yes"):
         find(tmp_path, bids="yes")

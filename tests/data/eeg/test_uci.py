@@ -254,7 +254,7 @@ def test_a_link_to_a_file_that_is_not_there(tmp_path: Path, cache: Path) -> None
     with pytest.raises(DataError) as caught:
         eeg_uci(seed=0, path=str(tmp_path))
     assert str(caught.value) == (
-        f"{path}: a link to a file that is not there; with git-annex or DataLad get the content first (datalad get), "
+        f"{path}: a link to a file that does not exist; with git-annex or DataLad get the content first (datalad get), "
         "else fetch or unpack it again"
     )
 
@@ -516,8 +516,8 @@ def test_a_split_with_the_same_subjects_warns_in_one_line(small: str, split: Any
     assert warning.category is DataWarning
     assert warning.filename == __file__
     assert str(warning.message) == (
-        f"eeg_uci: data.split={split} tests on the subjects of the training part; recognising the person alone reaches "
-        "such figures. Take data.split=subject for a claim about the disease"
+        f"eeg_uci: data.split={split} tests on the subjects of the training part; a model that only recognises "
+        "people reaches such figures. Take data.split=subject for a claim about the disease"
     )
 
 
@@ -740,7 +740,7 @@ def test_download_is_whole_or_nothing(server: tuple[str, Path], tmp_path: Path) 
     for name, sha256, message in (
         ("nothing", None, "nothing: the download into .* failed .*404.*set data.path"),
         ("cut", None, "cut: 3 of 999 bytes arrived"),
-        ("file", "0" * 64, f"file: not the file that is known: its SHA-256 is {known}, expected was {'0' * 64}"),
+        ("file", "0" * 64, f"file: not the known file: its SHA-256 is {known}, expected was {'0' * 64}"),
     ):
         with pytest.raises(DataError, match=message):
             download(f"{url}/{name}", target, sha256=sha256, timeout=10)
@@ -790,7 +790,7 @@ def test_missing_sets_are_fetched_into_the_cache(
         eeg_uci(seed=0)
     train = Path(small) / "SMNI_CMI_TRAIN"
     right = digest(parse_all(train, find(train)))
-    with pytest.raises(DataError, match=f"not the SMNI_CMI_TRAIN that is known: .* is {right}, .* {TRAIN_CONTENT}"):
+    with pytest.raises(DataError, match=f"not the known SMNI_CMI_TRAIN: .* is {right}, .* {TRAIN_CONTENT}"):
         eeg_uci(seed=0, download=True)
     assert list((cache / "eeg_uci").iterdir()) == []
 
@@ -938,6 +938,6 @@ def test_the_real_splits() -> None:
         data = eeg_uci(seed=0, fold=fold)
         tested += set(names(data, data.test))
     assert len(tested) == len(set(tested)) == 20
-    with pytest.warns(DataWarning, match="recognising the person alone"):
+    with pytest.warns(DataWarning, match="only recognises people"):
         data = eeg_uci(seed=0, split="uci")
     assert [len(part) for part in parts(data)] == [480, 120, 456]
