@@ -1,4 +1,4 @@
-"""Data sets and the partitions that deal them to nodes; each file registers what it loads.
+"""Data sets, and the partitions that deal them to nodes; each module registers the data set that it loads.
 
-Nothing here knows a model or a method; `data.eeg` has what EEG files need.
+No module here knows a model or a method; `fne.data.eeg` has the loaders of EEG recordings.
 """

@@ -1,4 +1,4 @@
-"""CIFAR-10: 32 x 32 colour images of ten classes (Krizhevsky 2009), from the original batches or an npz."""
+"""CIFAR-10: 32 x 32 colour images of ten classes (Krizhevsky 2009), from the original batches or an .npz file."""
 
 from __future__ import annotations
 
@@ -36,25 +36,27 @@ def cifar10(
     *,
     seed: int,
     path: Annotated[
-        str | None, Key("folder that holds the batches or cifar10_subset.npz, or an .npz file", path="file")
+        str | None, Key("folder with the batches or cifar10_subset.npz, or an .npz file", path="file")
     ] = None,
     download: Annotated[bool, Key("fetch missing batches into the cache folder")] = False,
     split: Annotated[Literal["trial"], Key("images are dealt to the parts one by one")] = "trial",
     split_seed: Annotated[int, Key("seed of the split, the same for all runs that are compared", ge=0)] = 0,
     validation: Annotated[
         int | None,
-        Key("the server's own images, taken from the training images; null: a tenth", unit="samples", ge=1),
+        Key("number of training images that become the server's own; null: a tenth", unit="samples", ge=1),
     ] = None,
-    standardise: Annotated[bool, Key("mean 0, variance 1 per channel, by the training part; else 0 to 1")] = True,
+    standardise: Annotated[
+        bool, Key("mean 0, variance 1 per channel over the training part; else values 0 to 1")
+    ] = True,
 ) -> Dataset:
-    """Load CIFAR-10, `x` float32 `[N, 3, 32, 32]`.
+    """Load CIFAR-10: `x` float32 `[N, 3, 32, 32]`.
 
     The validation part is drawn at random from the training images, each class in proportion; the test part
     is the official one (or the file's own).
 
     Raises:
-        DataError: files are missing or damaged, or hold anything but arrays.
-        SettingError: a validation part that does not fit; `download` beside `path`.
+        DataError: files are missing or damaged, or contain other objects than arrays.
+        SettingError: the validation part is larger than the data, or `download` is given beside `path`.
     """
     if path is not None and download:
         raise SettingError("data.download", True, "false beside data.path: downloads go to the cache folder")
@@ -92,7 +94,7 @@ def cifar10(
 
 
 def _channel_statistics(images: Images) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation `[3]` of the values 0 to 1, exact: from the 256 counts of each channel."""
+    """Return exact mean and standard deviation `[3]` of the values 0 to 1, from the 256 counts of each channel."""
     values = np.arange(256) / 255
     moments = []
     for channel in range(3):
@@ -135,7 +137,7 @@ def _batch(path: Path) -> Part:
 
 
 class _ArraysOnly(pickle.Unpickler):
-    """Reads containers and arrays, and refuses every other name: a foreign pickle could run anything."""
+    """Unpickler of containers and arrays that refuses every other name, since a foreign pickle could run any code."""
 
     # What pickled arrays refer to; NumPy 1 wrote `numpy.core`, which NumPy 2 no longer likes to import.
     allowed = {  # noqa: RUF012

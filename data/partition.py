@@ -1,7 +1,7 @@
-"""Ways to deal the training samples to nodes: each sample to exactly one, no node empty, all by one seed.
+"""Partitions of the training samples among nodes: each sample is on exactly one node, and no node is empty.
 
-Adding one is a function `(samples, nodes, generator, *, settings) -> list[Tensor]`: a node's indices, int64.
-`deal` holds every partition to the contract. Shapes: `N` samples, `K` nodes, `C` classes that occur.
+A partition is a function `(samples, nodes, generator, *, settings) -> list[Tensor]` that returns the int64 indices of
+each node's samples; `deal` checks the result. Shapes: `N` samples, `K` nodes, `C` classes that occur.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fne.core.randomness import generator
 from fne.data.sources import renumbered
 
 DRAWS = 1000
-"""How often `dirichlet` draws anew before it gives up."""
+"""Number of draws after which `dirichlet` gives up."""
 
 Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]
@@ -31,20 +31,20 @@ Counts = NDArray[np.int64]
 def deal(
     dataset: Dataset, partition: str, nodes: int | None, seed: int, settings: Mapping[str, Any]
 ) -> dict[str, Samples]:
-    """Return node name -> its training samples, sorted by name; `seed` decides it all.
+    """Return node name -> its training samples, sorted by name.
 
-    Nodes are called `node-000` and so on; under `subject` they carry their subjects' names.
+    Nodes are called `node-000` and so on; with the partition `subject` they have the names of their subjects.
 
     Args:
-        dataset: its training part is dealt.
-        partition: registered name.
-        nodes: how many; `None` with `subject` only: as many as there are subjects (or groups of subjects).
-        seed: the run's.
-        settings: the partition's own.
+        dataset: data set whose training part is dealt.
+        partition: registered name of the partition.
+        nodes: number of nodes; `None` (with `subject` only): as many as the subjects, or groups of subjects.
+        seed: seed of the run, which alone decides the draw.
+        settings: settings of the partition.
 
     Raises:
-        SettingError: a number of nodes, or a partition, that these data cannot have.
-        DataError: a node is left empty, a sample left out or dealt twice; with names and numbers.
+        SettingError: these data do not permit this number of nodes, or this partition.
+        DataError: a node is empty, or a sample is left out or dealt twice; the error has names and numbers.
     """
     total = len(dataset.train)
     if nodes is None and partition != "subject":
@@ -56,7 +56,7 @@ def deal(
     subjects = partition == "subject"
     names = [_subject_name(dataset, part) for part in parts] if subjects else list(node_names(len(parts)))
     if nodes is not None and len(parts) != nodes:
-        raise DataError(f"partition {partition!r}: made {len(parts)} nodes where {nodes} were asked for")
+        raise DataError(f"partition {partition!r}: made {len(parts)} nodes instead of {nodes}")
     _check(partition, names, parts, total)
     return {name: dataset.train.take(part) for name, part in sorted(zip(names, parts, strict=True))}
 
@@ -105,9 +105,9 @@ def iid(samples: Samples, nodes: int, generator: torch.Generator) -> list[Tensor
 
 @register("partition", "one_class")
 def one_class(samples: Samples, nodes: int, generator: torch.Generator) -> list[Tensor]:
-    """Give every node one class only, the classes equally many nodes (the largest one more, if it must be).
+    """Give every node one class only, and each class equally many nodes; the largest classes get one more if necessary.
 
-    The worst case of the FSI paper: ten nodes with one digit each.
+    This is the worst case of the FSI paper: ten nodes with one digit each.
     """
     labels, sizes = _labels(samples, "one_class")
     classes = len(sizes)
@@ -133,7 +133,7 @@ def shards(
     nodes: int,
     generator: torch.Generator,
     *,
-    shards_per_node: Annotated[int, Key("slices of the label-sorted samples that a node gets", ge=1)] = 2,
+    shards_per_node: Annotated[int, Key("number of slices of the label-sorted samples that each node gets", ge=1)] = 2,
 ) -> list[Tensor]:
     """Sort by label, cut into equal shards and deal these at random (McMahan et al. 2017).
 
@@ -158,7 +158,7 @@ def dirichlet(
     nodes: int,
     generator: torch.Generator,
     *,
-    alpha: Annotated[float, Key("concentration: small = each class on few nodes, large = near iid", ge=1e-9)] = 0.5,
+    alpha: Annotated[float, Key("concentration; small: each class is on few nodes; large: nearly iid", ge=1e-9)] = 0.5,
     minimum: Annotated[int, Key("smallest node", unit="samples", ge=1)] = 1,
     draw: Annotated[
         Literal["class", "node"],
@@ -167,17 +167,17 @@ def dirichlet(
 ) -> list[Tensor]:
     """Skew the labels by draws from Dirichlet(alpha).
 
-    `class`: each class is cut by a draw over the nodes; all anew, at most 1000 times, until the smallest node
-    has `minimum` samples (Yurochkin et al. 2019, Li et al. 2022).
-    `node`: nodes of equal size, each with a draw over the classes; a class that has run out is left out of
-    later nodes' draws (Hsu et al. 2019).
+    `class`: each class is divided by a draw over the nodes; all classes are drawn anew, at most 1000 times, until the
+    smallest node has `minimum` samples (Yurochkin et al. 2019, Li et al. 2022).
+    `node`: nodes have equal sizes, and each draws its own mix of classes; an exhausted class is left out of the draws
+    of later nodes (Hsu et al. 2019).
 
     Raises:
-        DataError: the minimum was not reached; says alpha, K, the minimum and the best that was reached.
+        DataError: the minimum was not reached; the error names alpha, K, the minimum and the best result.
     """
     labels, sizes = _labels(samples, "dirichlet")
     random = np.random.default_rng(int(torch.randint(2**63 - 1, (), generator=generator)))
-    # Equal sizes come out the same each time, and too few samples are never enough: one draw tells.
+    # One draw suffices: equal sizes never change, and too few samples are never enough.
     draws = DRAWS if draw == "class" and nodes * minimum <= len(samples) else 1
     best = 0
     for _ in range(draws):
@@ -198,8 +198,8 @@ def quantity(
     nodes: int,
     generator: torch.Generator,
     *,
-    law: Annotated[Literal["lognormal", "power"], Key("how the sizes fall off")] = "lognormal",
-    skew: Annotated[float, Key("sigma of the log-normal law, exponent of the power law; 0 = equal", ge=0)] = 1.0,
+    law: Annotated[Literal["lognormal", "power"], Key("distribution of the sizes")] = "lognormal",
+    skew: Annotated[float, Key("sigma of the log-normal law, exponent of the power law; 0: equal sizes", ge=0)] = 1.0,
     minimum: Annotated[int, Key("smallest node", unit="samples", ge=1)] = 1,
 ) -> list[Tensor]:
     """Deal samples at random to nodes of unequal sizes, each `minimum` plus its share of the rest."""
@@ -226,16 +226,16 @@ def subject(
     generator: torch.Generator,
     *,
     subjects_per_node: Annotated[
-        int, Key("subjects that share a node; the last may have fewer, with mixed nodes differ by one at most", ge=1)
+        int, Key("number of subjects on a node; the last node may have fewer, mixed nodes differ by at most one", ge=1)
     ] = 1,
     mixed: Annotated[
-        bool, Key("subjects of different labels share a node, as patients and controls of one hospital do")
+        bool, Key("whether subjects of different labels share a node, as patients and controls of a hospital do")
     ] = False,
 ) -> list[Tensor]:
-    """Give every node the samples of its own subjects, as they lie at different sites.
+    """Give every node the samples of its own subjects, as recordings at different sites are.
 
-    `mixed` deals the subjects of each label (of several: the one that they have most often) in turn to the nodes,
-    which then differ by one subject at most: of ten subjects, four a node, nodes have 4, 3 and 3.
+    `mixed` deals the subjects of each label in turn to the nodes, which then differ by at most one subject: with ten
+    subjects and four per node, nodes have 4, 3 and 3. The label of a subject is the most frequent one of its samples.
     """
     if samples.groups is None:
         raise SettingError("data.partition", "subject", "another one: these data name no subjects")
@@ -248,7 +248,7 @@ def subject(
             nodes,
             f"null or {needed}: there are {there} subjects, {subjects_per_node} a node",
         )
-    # One subject a node needs no draw; several are put together at random.
+    # One subject per node needs no draw; several subjects are combined at random.
     order = torch.randperm(there, generator=generator) if subjects_per_node > 1 else torch.arange(there)
     if mixed:
         if samples.y.is_floating_point():
@@ -261,14 +261,14 @@ def subject(
 
 # ------------------------------------------------------------------------------------------------ pieces
 def _labels(samples: Samples, partition: str) -> tuple[Tensor, Counts]:
-    """Labels renumbered 0 to C-1 `[N]`, and the samples of each class `[C]`."""
+    """Return labels renumbered 0 to C-1 `[N]`, and the number of samples of each class `[C]`."""
     if samples.y.is_floating_point():
         raise SettingError("data.partition", partition, "iid, quantity or subject: the data have no classes")
     return renumbered(samples.y)
 
 
 def _hand_out(labels: Tensor, counts: Counts, generator: torch.Generator) -> list[Tensor]:
-    """Draw `counts [K, C]` samples of each class for each node; returns sorted indices."""
+    """Draw `counts [K, C]` samples of each class for each node; return sorted indices."""
     order = torch.randperm(len(labels), generator=generator)
     node = torch.empty(len(labels), dtype=torch.int64)
     for label, column in enumerate(torch.from_numpy(counts).T):
@@ -281,10 +281,10 @@ def _even(total: int, parts: int) -> Counts:
 
 
 def _log_dirichlet(random: np.random.Generator, alpha: float, size: tuple[int, int]) -> Floats:
-    """Draw unnormalised log-proportions, one Dirichlet a row.
+    """Draw unnormalised log-proportions, one Dirichlet variate per row.
 
-    With small alpha the gamma variates themselves underflow to zero and a row becomes 0/0. Their logarithms
-    do not: log Gamma(alpha) = log Gamma(alpha + 1) + log(U) / alpha in distribution.
+    With a small alpha the gamma variates underflow to zero, and a row would become 0/0. Their logarithms do not
+    underflow: log Gamma(alpha) = log Gamma(alpha + 1) + log(U) / alpha in distribution.
     """
     return np.log(random.standard_gamma(alpha + 1, size)) + np.log1p(-random.random(size)) / alpha
 
@@ -306,7 +306,7 @@ def _fill_nodes(random: np.random.Generator, alpha: float, nodes: int, sizes: Co
     left = sizes.copy()
     counts = np.zeros((nodes, len(sizes)), np.int64)
     for node, size in enumerate(_even(int(sizes.sum()), nodes)):
-        while lacking := size - counts[node].sum():  # ends: each pass completes the node or empties a class
+        while lacking := size - counts[node].sum():  # terminates: each pass completes the node or exhausts a class
             mix = _softmax(np.where(left > 0, mixes[node], -np.inf))
             taken = np.minimum(random.multinomial(lacking, mix), left)
             counts[node] += taken

@@ -1,7 +1,7 @@
-"""What every loader needs: find its files, check its arrays, split without favouring a class.
+"""Helpers for loaders: find and download files, check arrays, split with each class in proportion, standardise.
 
-Files are looked for in the folder that the user names, else in `$FNE_DATA`, else in the user's cache folder.
-Only the cache folder is ever written to, and only when a download was asked for.
+Files are searched for in the folder that the user names, else in `$FNE_DATA`, else in the user's cache folder.
+Only the cache folder is ever written to, and only on a requested download.
 """
 
 from __future__ import annotations
@@ -24,10 +24,13 @@ from fne.core.dataset import Dataset
 from fne.core.errors import DataError, SettingError
 from fne.data.forms import check_finite, in_form
 
+_CHUNK = 128
+"""Number of samples that are converted to float64 at a time."""
+
 
 # ------------------------------------------------------------------------------------------------ files
 def cache_folder() -> Path:
-    """Return the user's cache folder of the toolkit; it need not exist."""
+    """Return the toolkit's folder in the user's cache, which need not exist."""
     return Path(platformdirs.user_cache_dir("fne", appauthor=False))
 
 
@@ -35,13 +38,13 @@ def locate(what: str, names: Sequence[str], path: str | None, remedies: Sequence
     """Return the first file or folder that exists among `names`.
 
     Args:
-        what: what is looked for, as the error names it.
+        what: name of the data in the error.
         names: alternatives, each a path relative to the root of all data, such as `mnist/MNIST/raw/x.gz`.
-        path: the user's own place, and then the only one: the file itself, its folder, or a folder above it.
-        remedies: ways to get the data, each a line of the error.
+        path: the only place to search if given: the file itself, its folder, or a folder above it.
+        remedies: ways to get the data, each on a line of the error.
 
     Raises:
-        DataError: nothing is there; says what, every place where it looked, and the ways to get it.
+        DataError: no file exists; the error lists all places and the ways to get the data.
     """
     if path is not None:
         given = Path(path).expanduser().absolute()
@@ -69,7 +72,7 @@ def locate(what: str, names: Sequence[str], path: str | None, remedies: Sequence
 
 
 def with_remedies(text: str, remedies: Sequence[str]) -> str:
-    """Return the text of an error, then the ways to get the data, each on a line of its own."""
+    """Return the text of an error, followed by the ways to get the data, each on a line of its own."""
     return "\n".join([text, "Ways to get it:", *(f"  {n}. {remedy}" for n, remedy in enumerate(remedies, 1))])
 
 
@@ -77,7 +80,7 @@ def fetch(name: str, folder: str) -> None:
     """Let torchvision fetch its data set `name` into `folder` of the cache folder, checksums included.
 
     Raises:
-        DataError: there is no torchvision, no network, or no room; says which.
+        DataError: torchvision, the network or space is missing; the error says which.
     """
     root = cache_folder() / folder
     try:
@@ -92,16 +95,17 @@ def fetch(name: str, folder: str) -> None:
 
 
 def download(url: str, folder: Path, *, sha256: str | None = None, timeout: float = 60.0) -> Path:
-    """Fetch `url` into `folder` under its own name, whole or not at all, and return the file.
+    """Download `url` into `folder` under its own name, and return the file; a failure leaves no file behind.
 
     Args:
-        url: http or https.
-        folder: made if it is not there.
-        sha256: of the right file in hexadecimal; `None` where it is not known.
-        timeout: for how long the other side may be silent, in seconds.
+        url: address, http or https.
+        folder: target folder, which is made if it does not exist.
+        sha256: checksum of the file in hexadecimal; `None` if it is not known.
+        timeout: longest silence of the server in seconds.
 
     Raises:
-        DataError: no network, an error of the server, a file cut off or with another checksum, or no room.
+        DataError: there is no network or no space, the server reports an error, or the file is cut off or has another
+            checksum.
     """
     target = folder / url.rsplit("/", 1)[-1]
     scratch = target.with_name(f".{target.name}.part")
@@ -118,7 +122,7 @@ def download(url: str, folder: Path, *, sha256: str | None = None, timeout: floa
             raise DataError(f"{url}: {size} of {promised} bytes arrived; try again")
         if sha256 is not None and content.hexdigest() != sha256:
             raise DataError(
-                f"{url}: not the file that is known: its SHA-256 is {content.hexdigest()}, expected was {sha256}; "
+                f"{url}: not the known file: its SHA-256 is {content.hexdigest()}, expected was {sha256}; "
                 "try again, or get the file some other way and set data.path"
             )
         os.replace(scratch, target)
@@ -133,18 +137,18 @@ def download(url: str, folder: Path, *, sha256: str | None = None, timeout: floa
 
 # ------------------------------------------------------------------------------------------------ checks
 def check_arrays(name: str, x: Tensor, y: Tensor, classes: Sequence[str] | None, *, least_classes: int = 2) -> None:
-    """Refuse arrays that would spoil a run without a sound.
+    """Refuse arrays that would spoil a run silently.
 
     Args:
-        name: what the arrays are, as the error names it.
+        name: name of the arrays in the error.
         x: inputs `[N, *shape]`.
         y: labels `[N]` (integers), or targets `[N, outputs]` where `classes` is `None`.
         classes: class names, or `None` for regression.
-        least_classes: how many classes must occur.
+        least_classes: least number of classes that must occur.
 
     Raises:
-        DataError: no samples; unequal lengths; NaN or infinite values; labels outside the classes; fewer than
-            `least_classes` classes.
+        DataError: there are no samples, lengths differ, values are NaN or infinite, labels are outside the classes, or
+            fewer than `least_classes` classes occur.
     """
     if len(x) == 0 or len(x) != len(y):
         raise DataError(f"{name}: {len(x)} inputs and {len(y)} targets; there must be as many of both, at least one")
@@ -157,7 +161,7 @@ def check_arrays(name: str, x: Tensor, y: Tensor, classes: Sequence[str] | None,
         index = int(outside[0])
         raise DataError(
             f"{name}: {len(outside)} labels are outside the classes 0 to {len(classes) - 1}, "
-            f"the first is {int(y[index])} at index {index}; mend the labels, or set data.name to another data set"
+            f"the first is {int(y[index])} at index {index}; correct the labels, or set data.name to another data set"
         )
     there = np.unique(y.numpy()).tolist()
     if len(there) < least_classes:
@@ -170,14 +174,14 @@ def check_arrays(name: str, x: Tensor, y: Tensor, classes: Sequence[str] | None,
 def check_dataset(dataset: Dataset) -> Dataset:
     """Return `dataset` in the form that the toolkit relies on, with parts that pass `check_arrays`.
 
-    Every data set goes through this function before it is used, so that no consumer meets another form. All parts but
-    training may be empty, or of one class.
+    Every data set passes through this function before use, so that no consumer meets another form. Validation and test
+    part may be empty, or have a single class.
 
     Args:
         dataset: as a loader returned it; see `fne.data.forms.in_form` for what is converted.
 
     Raises:
-        DataError: as `in_form` and `check_arrays`, with the data set's reports of its files.
+        DataError: `in_form` or `check_arrays` refuses the data; the error carries the data set's reports on its files.
     """
     try:
         dataset = in_form(dataset)
@@ -195,7 +199,7 @@ def check_dataset(dataset: Dataset) -> Dataset:
 
 
 def checksum(dataset: Dataset) -> str:
-    """Return 24 hexadecimal digits that differ, by accident hardly ever not, where any sample or its part does."""
+    """Return 24 hexadecimal digits that almost certainly change if any sample or its part changes."""
     sums = []
     for part in (dataset.train, dataset.validation, dataset.test):
         total = zlib.crc32(str(list(part.x.shape)).encode())
@@ -207,10 +211,10 @@ def checksum(dataset: Dataset) -> str:
 
 # ------------------------------------------------------------------------------------------------ splits
 def training_size(total: int, validation: int, test: int = 0) -> int:
-    """Return how many of `total` samples are left to train on.
+    """Return how many of `total` samples remain for training.
 
     Raises:
-        SettingError: none is left; names the setting that takes too many.
+        SettingError: no sample remains; the error names the setting that takes too many.
     """
     if test >= total:
         raise SettingError("data.test", test, f"below {total}, the number of samples there are")
@@ -228,14 +232,18 @@ def renumbered(y: Tensor) -> tuple[Tensor, NDArray[np.int64]]:
 
 
 def stratified_split(y: Tensor, sizes: Sequence[int], generator: torch.Generator) -> list[Tensor]:
-    """Return one index tensor per size: disjoint, covering, shuffled; classes within one of their share.
+    """Divide samples at random, each class in proportion.
 
-    For a split that keeps further proportions (the subjects', say) pass one label per combination.
+    For a split that keeps further proportions, such as those of subjects, pass one label for each combination.
 
     Args:
         y: labels `[N]`, any integers.
-        sizes: samples per part, N in all.
-        generator: decides who goes where.
+        sizes: number of samples of each part, N in all.
+        generator: random generator of the split.
+
+    Returns:
+        Shuffled indices of each part. The parts are disjoint and cover all samples, and each class is within one sample
+        of its share.
     """
     labels, counts = renumbered(y)
     wanted = np.array(sizes)
@@ -258,12 +266,66 @@ def stratified_split(y: Tensor, sizes: Sequence[int], generator: torch.Generator
 
 
 def dealt(strata: Tensor, folds: int, generator: torch.Generator) -> Tensor:
-    """Return a fold for each unit `[U]`, dealt out in turn at random, sorted by stratum `[U]`.
+    """Return a random fold for each unit `[U]`; units are dealt out in turn, sorted by their strata `[U]`.
 
-    So folds differ by one unit at most, all in all and in each stratum.
+    So folds differ by at most one unit, both in total and in each stratum.
     """
     order = torch.randperm(len(strata), generator=generator)
     order = order[strata[order].argsort(stable=True)]
     fold = torch.empty_like(order)
     fold[order] = torch.arange(len(order)) % folds
     return fold
+
+
+# ------------------------------------------------------------------------------------------------ standardisation
+def standardise(parts: Sequence[Tensor], groups: Sequence[Tensor] | None = None) -> None:
+    """Standardise recordings in place, by mean and deviation of each channel over training samples.
+
+    A channel that does not vary is only centred.
+
+    Args:
+        parts: training, validation and test part, each float32 `[N, channels, times]`.
+        groups: subjects of the samples of each part, int64 `[N]`. Statistics are then over the training samples of each
+            subject, or over all samples of a subject without training samples; labels have no influence. `None`:
+            statistics are over all training samples.
+    """
+    if groups is None:
+        everything = [torch.arange(len(part)) for part in parts]
+        _apply(parts, everything, _statistics(parts[:1], everything[:1]))
+        return
+    for group in sorted({number for of in groups for number in of.tolist()}):
+        own = [(of == group).nonzero()[:, 0] for of in groups]
+        reference = 1 if len(own[0]) else len(parts)
+        _apply(parts, own, _statistics(parts[:reference], own[:reference]))
+
+
+def standardise_each(x: Tensor) -> None:
+    """Standardise recordings `[N, channels, times]` in place, each by its own mean and deviation per channel."""
+    for start in range(0, len(x), _CHUNK):
+        values = x[start : start + _CHUNK].double()
+        deviation, mean = torch.std_mean(values, dim=2, correction=0, keepdim=True)
+        x[start : start + _CHUNK] = (values - mean) / _divisor(deviation, mean)
+
+
+def _statistics(parts: Sequence[Tensor], members: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """Return mean and divisor per channel, float32 `[channels, 1]`, of the named samples of each part."""
+    total = torch.zeros(2, parts[0].shape[1], dtype=torch.float64)
+    for part, index in zip(parts, members, strict=True):
+        for some in torch.split(index, _CHUNK):
+            values = part[some].double()
+            total += torch.stack([values.sum((0, 2)), values.square().sum((0, 2))])
+    mean, square = total / (sum(map(len, members)) * parts[0].shape[2])
+    deviation = (square - mean.square()).clamp(min=0).sqrt()
+    return mean.float()[:, None], _divisor(deviation, mean).float()[:, None]
+
+
+def _divisor(deviation: Tensor, mean: Tensor) -> Tensor:
+    # The deviation of a constant channel is a rounding error, by which nothing must be divided.
+    return torch.where(deviation > 1e-6 * mean.abs(), deviation, 1.0)
+
+
+def _apply(parts: Sequence[Tensor], members: Sequence[Tensor], statistics: tuple[Tensor, Tensor]) -> None:
+    mean, divisor = statistics
+    for part, index in zip(parts, members, strict=True):
+        for some in torch.split(index, _CHUNK):
+            part[some] = (part[some] - mean) / divisor

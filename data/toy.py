@@ -1,4 +1,4 @@
-"""Made-up data for tests and first steps: a nearly linear problem, and a small synthetic EEG."""
+"""Synthetic data for tests and first steps: a nearly linear problem, and a small EEG."""
 
 from __future__ import annotations
 
@@ -17,39 +17,42 @@ from fne.data.sources import check_dataset, stratified_split, training_size
 RATE = 128.0
 """Sampling rate of the synthetic EEG in Hz."""
 RHYTHM = 10.0
-"""Frequency of its oscillation in Hz."""
+"""Frequency of the EEG's oscillation in Hz."""
 AMPLITUDE = 10.0
-"""Amplitude of its oscillation in microvolts, before the subject's factor."""
+"""Amplitude of the oscillation in microvolts, before the subject's factor."""
 WEAKENED = 0.3
-"""What is left of the oscillation on the side that the class names."""
+"""Factor of the oscillation on the side that the class names."""
 
 
 @register("data", "toy")
 def toy(
     *,
     seed: int,
-    problem: Annotated[Literal["linear", "eeg"], Key("Gaussian classes, or oscillations on channels")] = "linear",
-    samples: Annotated[int, Key("samples of all parts together", unit="samples", ge=3)] = 600,
-    noise: Annotated[float, Key("standard deviation of the noise, signal = 1", ge=0)] = 0.4,
-    features: Annotated[int, Key("linear: features", ge=1)] = 20,
-    classes: Annotated[int, Key("linear: classes, at most as many as features; eeg has two", ge=2)] = 3,
-    channels: Annotated[int, Key("eeg: channels", ge=2)] = 8,
-    times: Annotated[int, Key("eeg: samples in time at 128 Hz", ge=16)] = 128,
-    subjects: Annotated[int, Key("eeg: subjects", ge=1)] = 10,
+    problem: Annotated[
+        Literal["linear", "eeg"], Key("linear: Gaussian classes; eeg: oscillations on channels")
+    ] = "linear",
+    samples: Annotated[int, Key("number of samples in all parts together", unit="samples", ge=3)] = 600,
+    noise: Annotated[float, Key("standard deviation of the noise, relative to the signal", ge=0)] = 0.4,
+    features: Annotated[int, Key("linear: number of features", ge=1)] = 20,
+    classes: Annotated[int, Key("linear: number of classes, at most as many as features; eeg has two", ge=2)] = 3,
+    channels: Annotated[int, Key("eeg: number of channels", ge=2)] = 8,
+    times: Annotated[int, Key("eeg: number of time samples at 128 Hz", ge=16)] = 128,
+    subjects: Annotated[int, Key("eeg: number of subjects", ge=1)] = 10,
     split: Annotated[Literal["trial"], Key("samples are dealt to the parts one by one")] = "trial",
     split_seed: Annotated[int, Key("seed of the data and of the split, the same for all runs", ge=0)] = 0,
-    validation: Annotated[int, Key("the server's own samples", unit="samples", ge=1)] = 100,
-    test: Annotated[int, Key("test samples", unit="samples", ge=1)] = 100,
+    validation: Annotated[int, Key("number of the server's own samples", unit="samples", ge=1)] = 100,
+    test: Annotated[int, Key("number of test samples", unit="samples", ge=1)] = 100,
 ) -> Dataset:
-    """Make a small data set; `split_seed` alone decides it, so that all runs share it.
+    """Make a small data set, which depends on `split_seed` alone, so that all runs share it.
 
     `linear`: `x` float32 `[N, features]`, Gaussian clouds around orthonormal centres.
-    `eeg`: `x` float32 `[N, channels, times]` in microvolts at 128 Hz, as the EEG loaders give it. A 10 Hz
-    rhythm of random phase is weak on the first half of the channels in class `left`, on the second in
-    `right`, and louder in some subjects than in others. `groups` are the subjects, each in every part.
+    `eeg`: `x` float32 `[N, channels, times]` in microvolts at 128 Hz, as the EEG loaders return it. A 10 Hz rhythm of
+    random phase is weak on the first half of the channels in class `left` and on the second half in class `right`, and
+    stronger in some subjects than in others. `groups` are the subjects, each of which is in every part.
 
     Raises:
-        SettingError: more classes than features, a subject with one sample only, parts that do not fit.
+        SettingError: there are more classes than features, a subject has only one sample, or the parts are larger than
+            the data.
     """
     train = training_size(samples, validation, test)
     draw = generator("toy", problem, split_seed)

@@ -1,4 +1,4 @@
-"""EEG recordings: find files, open them, check, repair and filter values, cut windows, split them by subject.
+"""EEG recordings: find and open files, check, repair and filter values, cut windows, split them by subject.
 
-What other data sets need as well stands in `data`; nothing here knows a model or a method.
+Helpers that other data sets need as well are in `fne.data`; no module here knows a model or a method.
 """

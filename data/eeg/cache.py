@@ -1,7 +1,8 @@
-"""What was read from EEG files once: their headers, their windows, and the content each had when last looked at.
+"""Cache of headers and windows of EEG files, by content of the files and by settings.
 
-All lies in the folder `eeg_files` of the cache folder (`folder()`), for its owner only, since these are patients' data.
-Nothing in there is ever removed by itself: delete the folder whenever you like, what is needed is made anew.
+Entries are in the folder `eeg_files` of the cache folder (`folder()`), which only its owner may read, since they are
+patients' data. No entry is ever removed automatically. The folder may be deleted at any time; its entries are then made
+anew.
 """
 
 from __future__ import annotations
@@ -26,27 +27,28 @@ from fne.core.dataset import Finding
 from fne.core.errors import DataWarning
 from fne.core.files import write_atomically
 from fne.data import sources
-from fne.data.eeg.recording import Header, Processing, Source, Windows
+from fne.data.eeg.recording import Header, Preprocessing, Source, Windows
 
 _VERSION = 6
-"""Of what is kept; to be raised when the same file and settings would give other headers or windows."""
+"""Version of the entries; raise it when the same file and settings would give other headers or windows."""
 _ARRAYS = {"y": np.int64, "onset": np.float64, "sketch": np.float32}
+"""Field of `Windows` that is stored among the facts of an entry -> its type."""
 _GRANULARITY = 2_000_000_000
-"""Nanoseconds within which a file may change twice and keep its times: those of FAT are the coarsest."""
+"""Time in nanoseconds within which a file may change twice and keep its time stamps; FAT has the coarsest ones."""
 
 
 def folder() -> Path:
-    """Return where everything is kept; it need not exist."""
+    """Return the folder of the cache, which need not exist."""
     return sources.cache_folder() / "eeg_files"
 
 
-class Store:
-    """Headers and windows that were made before, by content of the files and by settings.
+class Cache:
+    """Headers and windows that were read before, by content of the files and by settings.
 
-    A damaged entry counts as none. Where nothing can be written, one `DataWarning` says so and everything is made anew.
+    A damaged entry is ignored. If the folder cannot be written to, one `DataWarning` says so and nothing is stored.
 
     Args:
-        place: its folder; `None`: nothing is kept.
+        place: folder of the cache; `None`: nothing is stored.
     """
 
     def __init__(self, place: Path | None) -> None:
@@ -54,7 +56,7 @@ class Store:
         self._writes = place is not None
 
     def hash_of(self, paths: Sequence[Path]) -> str:
-        """Return the digest of names and contents; a file that is known and unchanged is not read, nor is a folder.
+        """Return the digest of names and contents; neither folders nor known, unchanged files are read.
 
         Raises:
             OSError: a file cannot be read.
@@ -66,7 +68,7 @@ class Store:
         return total.hexdigest()
 
     def header(self, digest: str, source: Source, events: str, make: Callable[[], Header]) -> Header:
-        """Return the header of the files with this digest, made if it is not there; errors of `make` are not kept."""
+        """Return the header for a digest; a header that is not stored is made. Errors of `make` are not stored."""
         key = _key("header", digest, _of(source), events)
         kept = self._read(key)
         if kept is None:
@@ -77,11 +79,11 @@ class Store:
         lists = {name: tuple(facts[name]) for name in ("channels", "types", "rates")}
         return Header(**facts | lists | {"findings": _findings(facts)})
 
-    def windows(self, digest: str, source: Source, processing: Processing, make: Callable[[], Windows]) -> Windows:
-        """Return the windows of the files with this digest, made if they are not there.
+    def windows(self, digest: str, source: Source, processing: Preprocessing, make: Callable[[], Windows]) -> Windows:
+        """Return the windows for a digest; windows that are not stored are made. Errors of `make` are not stored.
 
-        Their `x` is mapped from the disk (and holds a file descriptor, so copy it before opening a thousand more);
-        changes to it stay in memory. Errors of `make` are not kept.
+        Their `x` is mapped from the disk and occupies a file descriptor, so copy it before opening a thousand more.
+        Changes to `x` stay in memory.
         """
         key = _key("windows", digest, _of(source), asdict(processing))
         kept = self._read(key)
@@ -90,7 +92,7 @@ class Store:
             facts = {name: getattr(made, name).tolist() for name in _ARRAYS}
             facts["findings"] = [asdict(finding) for finding in made.findings]
             self._write(key, facts, made.x)
-            kept = self._read(key)  # in place of what is in memory
+            kept = self._read(key)  # mapped from the disk instead of in memory
             if kept is None:
                 return made
         facts, x = kept
@@ -100,10 +102,10 @@ class Store:
 
     # ------------------------------------------------------------------------------------------------ contents
     def _content(self, path: Path) -> str:
-        """Return the digest of one file, remembered by its size and times.
+        """Return the digest of one file, which is stored by the file's size and time stamps.
 
-        As in git's index, that is trusted only if the file's times lie well before it was read: a file may change
-        just after, within the same tick of the clock of its file system.
+        As in git's index, a stored digest is trusted only if the time stamps are well before the reading: the file may
+        have changed just afterwards, within the same tick of the file system's clock.
         """
         key = _key("file", str(path.absolute()))
         now = time.time_ns()
@@ -122,7 +124,7 @@ class Store:
 
     # ------------------------------------------------------------------------------------------------ entries
     def _read(self, key: str) -> tuple[dict[str, Any], NDArray[np.float32] | None] | None:
-        """Return an entry's facts and array, or `None` where there is none that is whole."""
+        """Return the facts and the array of an entry, or `None` if the entry is missing or damaged."""
         if self._place is None:
             return None
         try:
@@ -134,11 +136,11 @@ class Store:
                 return facts, None
             x = np.load(self._place / f"{key}.npy", mmap_mode="c")
             return (facts, x) if [list(x.shape), str(x.dtype), _check(x.data)] == array else None
-        except Exception:  # not there, or damaged, which may raise nearly anything
+        except Exception:  # missing or damaged; a damaged entry may raise nearly anything
             return None
 
     def _write(self, key: str, facts: dict[str, Any], x: NDArray[np.float32] | None = None) -> None:
-        """Keep an entry: the array first, since the facts, with its checksum, make the entry count."""
+        """Store an entry: first the array, then the facts with its checksum, which make the entry valid."""
         if self._place is None or not self._writes:
             return
         array = None if x is None else [list(x.shape), str(x.dtype), _check(x.data)]
@@ -155,12 +157,12 @@ class Store:
 
 
 def _of(source: Source) -> list[object]:
-    """Return what headers and windows depend on beside contents: a label, a name that messages hold, BIDS or not."""
+    """Return the inputs of headers and windows beside contents: the name for messages, the label, and BIDS or not."""
     return [source.name, source.label, "" if source.root is None else importlib.metadata.version("mne-bids")]
 
 
 def _stat(file: Path | int) -> list[int]:
-    """Return the size and the times in ns of the last changes of content and of attributes; nobody can set these."""
+    """Return size, modification time and change time, both in ns; no user can set the change time."""
     stat = os.stat(file)
     return [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns]
 
@@ -176,7 +178,7 @@ def _key(*parts: object) -> str:
 
 
 def _canonical(value: object) -> bytes:
-    """Return the JSON text of plain values, the same for what was read from it."""
+    """Return the canonical JSON text of plain values, which is the same after a round trip."""
     return json.dumps(value, separators=(",", ":")).encode()
 
 

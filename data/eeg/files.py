@@ -1,7 +1,7 @@
-"""EEG files as people have them: EDF, BDF, GDF, BrainVision, EEGLAB, CNT, FIF, in folders or BIDS, read through MNE.
+"""Data set of EEG recordings in files of many formats (EDF, BrainVision, EEGLAB, FIF and others), read through MNE.
 
-Every file is read and checked; what would spoil training without a sound is refused or repaired, by name. Windows come
-in microvolts, filtered and resampled before they are cut, and are kept in a cache.
+Every file is read and checked; a file that would spoil training silently is refused or repaired, with a finding that
+names it. Windows are in microvolts, filtered and resampled before they are cut, and kept in a cache.
 """
 
 from __future__ import annotations
@@ -17,16 +17,15 @@ from typing import Annotated, Literal
 from fne.config.registry import Key, register
 from fne.core.dataset import Dataset, FilesError, Finding
 from fne.core.errors import DataError, DataWarning, SettingError
-from fne.data.eeg.cache import Store, folder
-from fne.data.eeg.layout import find
-from fne.data.eeg.open import common_name
+from fne.data.eeg.cache import Cache, folder
+from fne.data.eeg.channels import common_name
+from fne.data.eeg.find import find
 from fne.data.eeg.quality import some
-from fne.data.eeg.recording import Processing, Source
+from fne.data.eeg.recording import Preprocessing, Source
 from fne.data.eeg.split import Split, divide
 from fne.data.eeg.survey import Survey, survey
-from fne.data.sources import locate
-from fne.data.standardise import standardise as standardised
-from fne.data.standardise import standardise_each
+from fne.data.sources import locate, standardise_each
+from fne.data.sources import standardise as standardised
 
 
 @register("data", "eeg_files")
@@ -34,80 +33,89 @@ def eeg_files(
     *,
     seed: int,
     path: Annotated[
-        str, Key("a file, a folder or a BIDS root; also below $FNE_DATA and the cache folder", path="search")
+        str, Key("file, folder or BIDS root; also searched for below $FNE_DATA and the cache folder", path="search")
     ],
-    labels: Annotated[dict[str, str], Key("event (name or pattern such as left/*) -> class", min_length=1)],
-    pattern: Annotated[str | tuple[str, ...], Key("which files below the folder")] = "**/*",
+    labels: Annotated[dict[str, str], Key("event (its name, or a pattern such as left/*) -> class", min_length=1)],
+    pattern: Annotated[str | tuple[str, ...], Key("glob pattern of the files below the folder, or several")] = "**/*",
     subject: Annotated[
         str | None,
-        Key("expression with a group (?P<subject>...), also session, run, site, label; null: the usual names"),
+        Key("expression for paths with a group (?P<subject>...), also session, run, site, label; null: usual names"),
     ] = None,
     bids: Annotated[Literal["auto", "yes", "no"], Key("read as BIDS, through mne-bids")] = "auto",
     events: Annotated[
-        Literal["auto", "annotations", "stim"], Key("where events come from; auto: annotations, else stim channels")
+        Literal["auto", "annotations", "stim"],
+        Key("source of events; auto: annotations if the file has any, else stim channels"),
     ] = "auto",
-    tmin: Annotated[float, Key("begin of a window after its event", unit="seconds")] = 0.0,
-    tmax: Annotated[float, Key("its end", unit="seconds")] = 2.0,
+    tmin: Annotated[float, Key("begin of a window, after its event", unit="seconds")] = 0.0,
+    tmax: Annotated[float, Key("end of a window, after its event", unit="seconds")] = 2.0,
     length: Annotated[
         float | None,
-        Key("windows of this length in the span of an event, or of a file by its label", unit="seconds", gt=0),
+        Key("length of windows that are cut from an event's span, or from a file with a label", unit="seconds", gt=0),
     ] = None,
-    step: Annotated[float | None, Key("from one to the next; null: length", unit="seconds", gt=0)] = None,
+    step: Annotated[
+        float | None, Key("distance of windows of fixed length; null: length", unit="seconds", gt=0)
+    ] = None,
     channels: Annotated[
-        Literal["all", "common"] | tuple[str, ...], Key("all: those that most files have; common: those that all have")
+        Literal["all", "common"] | tuple[str, ...],
+        Key("channels; all: those of most files; common: those of all files; or a list"),
     ] = "all",
-    types: Annotated[tuple[str, ...], Key("of channels that are not named", min_length=1)] = ("eeg",),
+    types: Annotated[tuple[str, ...], Key("channel types that all and common include", min_length=1)] = ("eeg",),
     low: Annotated[float | None, Key("lower end of the band-pass", unit="Hz", gt=0)] = None,
-    high: Annotated[float | None, Key("its upper end", unit="Hz", gt=0)] = None,
-    notch: Annotated[
-        float | None, Key("mains frequency that is taken out, with its harmonics", unit="Hz", gt=0)
+    high: Annotated[float | None, Key("upper end of the band-pass", unit="Hz", gt=0)] = None,
+    notch: Annotated[float | None, Key("mains frequency, which is removed with its harmonics", unit="Hz", gt=0)] = None,
+    resample: Annotated[
+        float | None, Key("sampling rate; null: that of the files, which must agree", unit="Hz", gt=0)
     ] = None,
-    resample: Annotated[float | None, Key("sampling rate; null: the files', which must agree", unit="Hz", gt=0)] = None,
-    reference: Annotated[Literal["none", "average"] | tuple[str, ...], Key("average, or names of channels")] = "none",
+    reference: Annotated[
+        Literal["none", "average"] | tuple[str, ...], Key("reference that is subtracted: average, or names of channels")
+    ] = "none",
     scale: Annotated[
-        float | dict[str, float], Key("factor beside that from volts to microvolts, or by pattern of files", gt=0)
+        float | dict[str, float], Key("factor for the values in microvolts, or pattern of file names -> factor", gt=0)
     ] = 1.0,
     bad_channels: Annotated[
         Literal["refuse", "interpolate", "zero"],
-        Key("what is done with channels that are flat, hold NaN or are in another unit than the others"),
+        Key("treatment of channels that are flat, hold NaN or are in another unit than the others"),
     ] = "refuse",
     reject: Annotated[
-        float | None, Key("windows above this are left out", unit="microvolts peak to peak", gt=0)
+        float | None, Key("amplitude above which a window is left out", unit="microvolts peak to peak", gt=0)
     ] = None,
     standardise: Annotated[
         Literal["node", "trial", "moving", "none"],
-        Key("by a group's own training windows, by each window, exponentially moving; none: microvolts"),
+        Key("node: by a group's own training windows; trial: each window; moving: exponentially; none: microvolts"),
     ] = "node",
     bad_files: Annotated[
-        Literal["raise", "warn", "skip"], Key("files that cannot be used end the run, or are left out")
+        Literal["raise", "warn", "skip"],
+        Key("whether files that cannot be used end the run or are left out, with a warning or without"),
     ] = "raise",
     groups: Annotated[
-        Literal["subject", "session", "run", "site"], Key("what data.partition=subject puts on a node")
+        Literal["subject", "session", "run", "site"], Key("unit that data.partition=subject puts on a node")
     ] = "subject",
     split: Annotated[
-        Literal["subject", "session", "run", "trial"], Key("what training and test do not share")
+        Literal["subject", "session", "run", "trial"], Key("unit that training and test do not share")
     ] = "subject",
     split_seed: Annotated[int, Key("seed of the split, the same for all runs that are compared", ge=0)] = 0,
-    folds: Annotated[int | None, Key("parts of the split; null: one for each subject, session or run", ge=2)] = None,
-    fold: Annotated[int | None, Key("which is the test part; null: the first", ge=0)] = None,
+    folds: Annotated[int | None, Key("number of folds; null: one for each subject, session or run", ge=2)] = None,
+    fold: Annotated[int | None, Key("fold that is the test part; null: the first", ge=0)] = None,
     validation: Annotated[
-        float | None, Key("fraction of the training windows; null: the next fold, 0.2 with split=trial", gt=0, lt=1)
+        float | None,
+        Key("fraction of the training windows for validation; null: the next fold, 0.2 with split=trial", gt=0, lt=1),
     ] = None,
-    test: Annotated[float | None, Key("split=trial: fraction of the windows; null: 0.2", gt=0, lt=1)] = None,
+    test: Annotated[float | None, Key("split=trial: fraction of test windows; null: 0.2", gt=0, lt=1)] = None,
     shuffle_labels: Annotated[
-        bool, Key("control for leaks: labels are shuffled within subjects (of one class each: between them)")
+        bool, Key("control for leaks: shuffle labels within subjects, or between subjects if each has one class")
     ] = False,
-    label_seed: Annotated[int, Key("how shuffle_labels does it", ge=0)] = 0,
-    cache: Annotated[bool, Key("keep prepared windows in the cache folder, for the next start")] = True,
+    label_seed: Annotated[int, Key("seed of shuffle_labels", ge=0)] = 0,
+    cache: Annotated[bool, Key("keep prepared windows in the cache folder for later starts")] = True,
 ) -> Dataset:
-    """Load EEG recordings, `x` float32 `[N, channels, times]`, groups are the subjects (sites, sessions, runs).
+    """Load EEG recordings: `x` float32 `[N, channels, times]`, groups are the subjects (sites, sessions, runs).
 
     Raises:
-        DataError: nothing there, files that cannot be used, too few subjects; each file by name, with a remedy.
-        SettingError: settings that do not go together.
+        DataError: there is no recording, files cannot be used, or there are too few subjects; the error names each file
+            with a remedy.
+        SettingError: settings contradict each other.
 
     Warns:
-        DataWarning: files left out (`bad_files=warn`), a split that has the same subjects on both sides, windows that
+        DataWarning: files are left out (`bad_files=warn`), the split has the same subjects on both sides, or windows
             occur twice.
     """
     how = Split(split, split_seed, folds, fold, validation, test, groups, shuffle_labels, label_seed)
@@ -117,7 +125,7 @@ def eeg_files(
     if len(classes) < 2:
         raise SettingError("data.labels", labels, "events of two classes at least, such as {T1: left, T2: right}")
     chosen = channels if isinstance(channels, str) else _named("data.channels", channels)
-    wanted = Processing(
+    wanted = Preprocessing(
         channels=(),
         rate=0.0,
         labels=tuple(labels.items()),
@@ -137,10 +145,10 @@ def eeg_files(
     )
     root = _root(path)
     sources = find(root, pattern, subject, bids)
-    # Without a cache the windows lie on the disk, too, while they are copied, so that they are not in memory twice.
+    # Even without a cache the windows are on the disk while they are copied, so that they are not in memory twice.
     with contextlib.nullcontext(folder()) if cache else tempfile.TemporaryDirectory(prefix="fne-") as place:
         seen = survey(
-            sources, wanted, channels=chosen, types=types, resample=resample, scale=scale, store=Store(Path(place))
+            sources, wanted, channels=chosen, types=types, resample=resample, scale=scale, cache=Cache(Path(place))
         )
         _tell(seen, bad_files)
         assert seen.contract is not None
@@ -180,7 +188,7 @@ def eeg_files(
 
 
 def _named(key: str, names: Sequence[str]) -> tuple[str, ...]:
-    """Return names of channels in the common spelling, each once."""
+    """Return channel names in the common spelling; refuse an empty list and duplicates."""
     common = tuple(common_name(name) for name in names)
     if not common or len(set(common)) < len(common):
         raise SettingError(key, list(names), "a list of different channels, at least one")
@@ -190,7 +198,7 @@ def _named(key: str, names: Sequence[str]) -> tuple[str, ...]:
 def _check_windows(
     tmin: float, tmax: float, length: float | None, step: float | None, low: float | None, high: float | None
 ) -> None:
-    """Refuse settings that cannot be or would be ignored."""
+    """Refuse settings that are impossible or would have no effect."""
     if length is None:
         if tmax <= tmin:
             raise SettingError("data.tmax", tmax, f"above data.tmin = {tmin:g}: the end of a window, in seconds")
@@ -203,7 +211,7 @@ def _check_windows(
 
 
 def _check_classes(seen: Survey, labels: Mapping[str, str], classes: Sequence[str]) -> None:
-    """Raise `DataError` for a class that no file has a window of, and say which events there are."""
+    """Raise `DataError` for a class without any window; the error lists the events of the files."""
     for number, name in enumerate(classes):
         if not any((one.y == number).any() for one in seen.files):
             asked = " or ".join(repr(event) for event, given in labels.items() if given == name)
@@ -217,7 +225,7 @@ def _check_classes(seen: Survey, labels: Mapping[str, str], classes: Sequence[st
 def _unused(
     seen: Survey, sources: Sequence[Source], labels: Mapping[str, str], scale: float | Mapping[str, float]
 ) -> Iterator[Finding]:
-    """Yield what the settings name and no file has: most likely misspelled."""
+    """Yield findings about events and files that the settings name and that do not exist; most likely misspelled."""
     events = {*seen.events, *(source.label for source in sources)}
     for event, name in labels.items():
         if not any(event == there or fnmatchcase(there, event) for there in events):
@@ -228,11 +236,11 @@ def _unused(
         if not any(fnmatchcase(source.name, pattern) for source in sources):
             found = f"no file is called {pattern!r}, which data.scale names"
             remedy = f"Files are {some([source.name for source in sources])}: correct data.scale, or leave it out"
-            yield Finding("scale", found, "files that are there", remedy, "problem")
+            yield Finding("scale", found, "patterns of existing files", remedy, "problem")
 
 
 def _of_names(sources: Sequence[Source], subject: str | None) -> Iterator[Finding]:
-    """Yield a note where each file is taken for a subject of its own, by its name alone."""
+    """Yield a note if each file counts as a subject of its own only because of its name."""
     if subject is None and len(sources) > 1 and all(Path(s.name).stem == s.subject for s in sources):
         found = f"each file is taken for a subject of its own, by its name: {some([s.subject for s in sources])}"
         remedy = "If several are of one person, say whose by data.subject, such as '(?P<subject>[^_]+)_'"
@@ -252,13 +260,13 @@ def _root(path: str) -> Path:
 
 
 def _tell(seen: Survey, bad_files: str) -> None:
-    """Say which files are not used, and why: by an error, by warnings, or not at all."""
+    """Report the files that are not used, and why: by an error, by warnings, or not at all."""
     refused = [report for report in seen.reports if report.verdict == "refused"]
     if refused and (bad_files == "raise" or not seen.files):
         advice = (
-            "Nothing else is there."
+            "There are no other files."
             if not seen.files
-            else "Set data: {bad_files: warn} to go on without them (skip: without a word), or leave them out by "
+            else "Set data: {bad_files: warn} to go on without them (skip: silently), or leave them out by "
             "data.pattern; fne data check CONFIG lists all files"
         )
         raise FilesError("eeg_files", seen.reports, advice)

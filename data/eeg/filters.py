@@ -15,32 +15,37 @@ from numpy.typing import NDArray
 from fne.core.dataset import Finding
 from fne.data.eeg.open import listening
 from fne.data.eeg.quality import refuse
-from fne.data.eeg.recording import Processing, Source
+from fne.data.eeg.recording import Preprocessing, Source
 
 Values = NDArray[np.float64]
 """`[channels, times]` of a continuous recording, `[channels, epochs, times]` of one that is cut into epochs."""
 _PADDING = 1000
-"""Samples by which a recording is continued at both ends, at least, before it is resampled."""
+"""Least number of samples by which a recording is extended at both ends before resampling."""
 _DISPLACED = 0.25
-"""Samples, below which resampling may displace the last one."""
+"""Displacement of the last sample, in samples, that resampling stays below."""
 _MOST = 100
-"""Times a file's rate to which it may be resampled."""
+"""Largest ratio of the new rate to the rate of a file."""
 _CYCLES = 3.3
-"""Length of MNE's filters times the width of their slopes, which is `low` up to 2 Hz."""
+"""Length of MNE's filters in seconds times the width of their slopes in Hz; up to 2 Hz, that width is `low`."""
 _BLOCK = 1 << 23
-"""Bytes of channels that are filtered by one call, which MNE copies; a call for each would make each filter anew."""
+"""Bytes of channels per filter call: MNE copies them, and a call for each channel would design each filter anew."""
 _NOTCH = 2.0
-"""Hz; below, the slopes of one notch would reach into those of the next."""
+"""Lowest notch frequency in Hz; below, the slopes of neighbouring notches would overlap."""
 _LONG = 1000.0
-"""Seconds that a filter may last even if the recording is shorter."""
+"""Length of a filter in seconds that is allowed even if the recording is shorter."""
 
 
-def check_band(rate: float, seconds: float, processing: Processing) -> None:
-    """Refuse filters and rates that cannot be with a file of this rate in Hz and this length.
+def check_band(rate: float, seconds: float, processing: Preprocessing) -> None:
+    """Refuse filters and rates that are impossible for a file.
+
+    Args:
+        rate: sampling rate of the file in Hz.
+        seconds: length of the recording.
+        processing: settings of the filters and the new rate.
 
     Raises:
-        FileError: `low` or `high` beyond what is sampled, `low` so small that its filter would never end, `rate` so
-            high that it would fill the memory with nothing.
+        FileError: `low` or `high` is not below half the sampling rate, `low` is so small that its filter would be too
+            long, or `rate` is so high that resampling would fill the memory without adding information.
     """
     if processing.rate > _MOST * rate:
         found = f"data.resample = {processing.rate:g} Hz, sampled at {rate:g} Hz"
@@ -71,24 +76,24 @@ def check_band(rate: float, seconds: float, processing: Processing) -> None:
 
 
 def filter_in_place(
-    values: Values, rate: float, pauses: Sequence[float], source: Source, processing: Processing
+    values: Values, rate: float, pauses: Sequence[float], source: Source, processing: Preprocessing
 ) -> list[Finding]:
-    """Take the mains frequency and what is outside the band-pass out of `values`, changed in place.
+    """Apply the notch filter and the band-pass in place.
 
     Args:
-        values: in microvolts at `rate` Hz.
-        rate: at least twice `processing.high`.
-        pauses: where the recording was interrupted, in seconds; each piece between is filtered by itself.
-        source: the file, for what is noted.
-        processing: with `low`, `high`, `notch` in Hz, 0: none.
+        values: values in microvolts at `rate` Hz.
+        rate: sampling rate in Hz, at least twice `processing.high`.
+        pauses: times in seconds at which the recording was interrupted; each piece between them is filtered by itself.
+        source: the file, for findings.
+        processing: settings with `low`, `high`, `notch` in Hz, 0: none.
 
     Raises:
-        FileError: MNE cannot make the filter.
+        FileError: MNE cannot design the filter.
     """
     from mne.filter import filter_data, notch_filter
 
     low, high, notch = processing.low, processing.high, processing.notch
-    # A notch at f is f / 200 wide, and its slopes are 0.5 Hz: all that must lie below half the rate.
+    # A notch at f is f / 200 wide with slopes of 0.5 Hz, all of which must be below half the rate.
     harmonics = (
         [k * notch for k in range(1, int(rate / 2 / notch) + 1) if k * notch * 1.0025 + 0.5 < rate / 2] if notch else []
     )
@@ -110,14 +115,14 @@ def filter_in_place(
                 band = partial(filter_data, sfreq=rate, l_freq=low or None, h_freq=high or None)
                 ends = [f"data.{key} = {value:g} Hz" for key, value in (("low", low), ("high", high)) if value]
                 _apply(piece, " and ".join(ends), band)
-    if heard:  # one for many pieces
+    if heard:  # one finding stands for all pieces
         expected, remedy = "pieces longer than the filter", "Set data.low higher, or leave out data.low and data.notch"
         findings.append(replace(heard[0], kind="filter", expected=expected, remedy=remedy))
     return findings
 
 
 def _apply(piece: Values, what: str, apply: Callable[..., Values]) -> None:
-    """Filter in place; `what` are the settings to name where that cannot be."""
+    """Filter in place; `what` names the settings for the case that the filter cannot be made."""
     try:
         piece[...] = apply(piece, copy=False)
     except ValueError as error:
@@ -126,16 +131,16 @@ def _apply(piece: Values, what: str, apply: Callable[..., Values]) -> None:
 
 
 def samples_at(length: int, rate: float, new: float) -> int:
-    """Return how many samples at `new` Hz become of `length` at `rate` Hz."""
+    """Return the number of samples at `new` Hz that correspond to `length` samples at `rate` Hz."""
     return round(length * new / rate)
 
 
 def resampled(values: Values, rate: float, new: float) -> Values:
-    """Return `values` `[..., times]` at `new` Hz in place of `rate`, sample 0 where it was, by Fourier transforms.
+    """Return `values` `[..., times]`, resampled from `rate` to `new` Hz by Fourier transforms; sample 0 keeps its time.
 
-    MNE's own pads to lengths that the ratio of the rates does not divide, which moves the signal by up to half a
-    sample. Here both lengths are multiples of it. Where the ratio has no small denominator, the nearest one is taken
-    that displaces the last sample by less than a quarter of one.
+    MNE pads to lengths that do not fit the ratio of the rates, which moves the signal by up to half a sample. Here
+    the lengths before and after are multiples of the ratio's denominator and numerator. If these are large, the nearest
+    ratio is used that displaces the last sample by less than a quarter of a sample.
     """
     import scipy.fft
     import scipy.signal
@@ -155,7 +160,7 @@ def resampled(values: Values, rate: float, new: float) -> Values:
         signal = values[place]
         slope = (signal[-1] - signal[0]) / max(
             1, length - 1
-        )  # taken out meanwhile: the transform takes the ends for neighbours
+        )  # removed for the transform, which treats both ends as neighbours
         padded = np.pad(signal - slope * np.arange(length), (before * down, after), "reflect", reflect_type="odd")
         result[place] = scipy.signal.resample(padded, blocks * up)[before * up :][:total]
         result[place] += slope * rate / new * np.arange(total)
@@ -163,16 +168,16 @@ def resampled(values: Values, rate: float, new: float) -> Values:
 
 
 def as_sampled(values: Values, read: float, rates: Sequence[float], rate: float) -> Values:
-    """Return continuous `values` `[channels, times]`, which MNE read at one rate for all channels, at `rate` Hz.
+    """Return continuous values, which MNE read at one rate for all channels, at `rate` Hz.
 
-    MNE brings slower channels to the highest rate by a Fourier transform without padding; the same transform back
-    returns the very samples of the file.
+    MNE resamples slower channels to the highest rate by a Fourier transform without padding; the inverse transform
+    restores the samples of the file.
 
     Args:
-        values: at `read` Hz.
-        read: the highest rate of the file, in Hz.
-        rates: at which each of the channels was sampled, in Hz.
-        rate: the rate to return.
+        values: values at `read` Hz, `[channels, times]`.
+        read: highest sampling rate of the file in Hz.
+        rates: sampling rate of each channel in Hz.
+        rate: sampling rate of the result in Hz.
     """
     import scipy.signal
 
@@ -186,11 +191,12 @@ def as_sampled(values: Values, read: float, rates: Sequence[float], rate: float)
 
 
 def moving_standardise(values: Values, factor: float = 1e-3, first: int = 1000, eps: float = 1e-4) -> None:
-    """Change each channel of `values` `[channels, times]` in place by its exponentially weighted mean and deviation.
+    """Standardise each channel of `values` `[channels, times]` in place by exponentially weighted mean and deviation.
 
-    Schirrmeister et al. (2017) and their braindecode: mean m[t] and variance v[t] of all samples up to t, with weights
-    that fall by 1 - `factor` a sample and sum to 1; the deviations in v are each from the mean at their own time. The
-    `first` samples are standardised by their own mean and deviation instead, and no deviation counts less than `eps`.
+    The method is that of Schirrmeister et al. (2017) and braindecode. Mean m[t] and variance v[t] are over all samples
+    up to t, with weights that fall by a factor of 1 - `factor` per sample and sum to 1; v uses the deviation of each
+    sample from the mean at its own time. The `first` samples are standardised by their own mean and deviation instead.
+    A deviation below `eps` is replaced by `eps`.
     """
     import scipy.signal
 

@@ -1,4 +1,4 @@
-"""Open an EEG file through MNE: names and types of channels put right, events listed, every failure in plain words."""
+"""Opening of EEG files through MNE: common channel names and types, a list of events, and findings in plain words."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -15,15 +15,13 @@ import numpy as np
 
 from fne.core.dataset import FileError, Finding
 from fne.core.quiet import own_filters
-from fne.data.eeg.codes import code_events
-from fne.data.eeg.edf import edf_header
-from fne.data.eeg.faults import explain, misnamed, one_line
-from fne.data.eeg.gdf import gdf_header
-from fne.data.eeg.layout import FORMATS, extension, first_bytes
-from fne.data.eeg.length import Interrupted, compared, interrupted, length_finding, signal_rates
+from fne.data.eeg.channels import common_name
+from fne.data.eeg.diagnose import compared, explain, length_finding, misnamed, one_line
+from fne.data.eeg.events import event_names, read_events, taken_for_bad
+from fne.data.eeg.find import FORMATS, extension, first_bytes
+from fne.data.eeg.headers import Interrupted, edf_header, gdf_header, interrupted, signal_rates
 from fne.data.eeg.quality import LEAVE_OUT, refuse, some
 from fne.data.eeg.recording import Header, Source
-from fne.data.eeg.windows import is_gap, taken_for_bad
 
 if TYPE_CHECKING:
     import mne
@@ -38,12 +36,12 @@ _TYPES = {
     "resp": r"^RESP",
     "misc": r"^PHOTIC|^SPO2|^PLETH|^TEMP",
 }
-"""MNE's type of a channel, by its name in capitals."""
+"""MNE's channel type -> pattern of upper-case channel names."""
 _HARMLESS = re.compile(
-    "does not conform to MNE naming conventions"  # of a file's name
+    "does not conform to MNE naming conventions"  # about a file's name
     "|Limited .* annotation.* expanding outside"  # the last event lasts until the end
-    "|measurement date|birthday|participants.tsv|scans.tsv"  # often taken out to hide who it is; no value needs it
-    "|Number of records from the header"  # of which `length_finding` says more
+    "|measurement date|birthday|participants.tsv|scans.tsv"  # often removed to hide the person; no value depends on it
+    "|Number of records from the header"  # `length_finding` says more
 )
 _LOSSES = (
     (
@@ -57,24 +55,23 @@ _LOSSES = (
     ("MarkerFile", "Its events are missing: copy the .vmrk here, or name it in the line MarkerFile= of the .vhdr"),
     ("", "Compare the file with what was recorded"),
 )
-"""What to do about a warning, the first that fits."""
-_TWINS = {"T3": "T7", "T4": "T8", "T5": "P7", "T6": "P8"}
-"""Places of the 10-20 system that were renamed."""
+"""Pattern of MNE's warnings -> remedy; the first pattern that matches counts."""
 _PROGRAMMERS = (DeprecationWarning, PendingDeprecationWarning, FutureWarning, ResourceWarning, ImportWarning)
-"""Warnings that are about MNE's code, not about a file."""
+"""Categories of warnings that concern MNE's code and not a file."""
 
 
 def open_recording(source: Source, events: str = "auto") -> tuple[Recording, Header]:
     """Open a recording without reading its values, where its format permits.
 
-    Channels get the common spelling (`Fc5.` is `FC5`), and types by their names where the file calls all of them EEG.
+    Channel names get the common spelling (`Fc5.` becomes `FC5`). Channels that the file calls EEG get another type if
+    their names say so.
 
     Args:
-        source: which.
-        events: `annotations`, codes of the `stim` channels, or `auto`: annotations where there are any.
+        source: the recording.
+        events: source of the events, see `fne.data.eeg.events.event_list`.
 
     Raises:
-        FileError: it cannot be opened, for whatever reason.
+        FileError: the file cannot be opened; its finding says why and what to do.
     """
     findings: list[Finding] = []
     try:
@@ -105,10 +102,10 @@ def open_recording(source: Source, events: str = "auto") -> tuple[Recording, Hea
 
 @contextmanager
 def listening(source: Source, findings: list[Finding]) -> Iterator[None]:
-    """Take MNE's warnings within as findings instead; what does not matter for the values is dropped."""
+    """Turn MNE's warnings inside the block into findings; warnings that do not concern the values are dropped."""
     import mne
 
-    # MNE warns at this level of its log only; at "error" the warnings would be lost.
+    # MNE issues warnings only at this log level; at "error" they would be lost.
     with own_filters() as heard, mne.use_log_level("WARNING"):
         warnings.simplefilter("always")
         yield
@@ -120,7 +117,7 @@ def listening(source: Source, findings: list[Finding]) -> Iterator[None]:
 
 
 def _told(finding: Finding | None, findings: list[Finding]) -> None:
-    """Note what was found; raise `FileError` if the file is refused for it."""
+    """Append a finding; raise `FileError` if the finding refuses the file."""
     if finding is not None and finding.action == "refused":
         raise FileError(finding)
     findings += [finding] if finding is not None else []
@@ -128,7 +125,7 @@ def _told(finding: Finding | None, findings: list[Finding]) -> None:
 
 # ------------------------------------------------------------------------------------------------ opening
 def _read(source: Source, findings: list[Finding]) -> Recording:
-    """Let the readers that fit have a try, one after the other; the first one's error counts."""
+    """Try the readers of this format one after the other; if all fail, raise the error of the first."""
     first: Exception | None = None
     for read in _readers(source):
         heard: list[Finding] = []
@@ -146,12 +143,12 @@ def _read(source: Source, findings: list[Finding]) -> Recording:
 
 
 def _readers(source: Source) -> list[Callable[[], Any]]:
-    """Return the readers for a file: of a continuous recording, then of epochs where the format has any."""
+    """Return the readers for a file: for continuous recordings, then for epochs where the format has them."""
     path, ending = source.path, extension(source.path)
     if source.root is not None:
         return [partial(_read_bids, path, source.root, name) for name in ("read_raw_bids", "read_epochs_bids")]
     names = FORMATS.get(ending, ())
-    if ending == ".cnt":  # two makers share the extension; ANT's files are RIFF
+    if ending == ".cnt":  # two manufacturers share the extension; ANT's files begin with RIFF
         names = names[1:] if first_bytes(path).startswith(b"RIFF") else names[:1]
     if path.name.split(".")[0].endswith(("-epo", "_epo")):
         names = names[::-1]
@@ -167,7 +164,7 @@ def _read_file(path: Path, reader: str) -> Recording:
 
 
 def _slow_codes(path: Path) -> dict[str, list[str]]:
-    """Return the argument that names stim channels which are slower than others, so that MNE does not smooth codes."""
+    """Return the reader's argument that names slow stim channels, so that MNE does not interpolate their codes."""
     signals = signal_rates(path)
     highest = max((rate for _, rate in signals), default=0.0)
     names = [name for name, rate in signals if rate < highest and re.search(_TYPES["stim"], name.upper())]
@@ -175,7 +172,7 @@ def _slow_codes(path: Path) -> dict[str, list[str]]:
 
 
 def _read_bids(path: Path, root: Path, reader: str) -> Recording:
-    """Read a recording and its sidecars; `channels.tsv` may spell the channels in another way than the file."""
+    """Read a recording and its sidecars; `channels.tsv` may spell the channel names differently from the file."""
     import mne_bids
 
     options = _slow_codes(path)
@@ -184,10 +181,10 @@ def _read_bids(path: Path, root: Path, reader: str) -> Recording:
     try:
         return read(place)
     except RuntimeError as error:
-        if "hannel mismatch" not in str(error):  # that names are not in the same order, or not the same
+        if "hannel mismatch" not in str(error):  # channel names differ, or are in another order
             raise
     own = _read_file(path, FORMATS[extension(path)][reader != "read_raw_bids"]).ch_names
-    renamed = read(place, on_ch_mismatch="rename")  # to the names of channels.tsv, whatever was there
+    renamed = read(place, on_ch_mismatch="rename")  # to the names of channels.tsv, without a comparison
     if [common_name(name) for name in own] == [common_name(name) for name in renamed.ch_names]:
         return renamed
     if set(own) == set(renamed.ch_names):
@@ -202,7 +199,7 @@ def _read_bids(path: Path, root: Path, reader: str) -> Recording:
 
 
 def _values_elsewhere(recording: Recording) -> Finding | None:
-    """Return how an EEGLAB recording's file of values is shorter or longer than it should be."""
+    """Return the finding that the `.fdt` file of an EEGLAB recording is shorter or longer than it should be."""
     file = None if is_epochs(recording) else recording.filenames[0]
     if file is None or Path(file).suffix != ".fdt":
         return None
@@ -210,10 +207,10 @@ def _values_elsewhere(recording: Recording) -> Finding | None:
 
 
 def _own_rates(recording: Recording, path: Path) -> tuple[float, ...]:
-    """Return the rate at which each channel was sampled, in Hz, where these differ; else nothing.
+    """Return the sampling rate of each channel in Hz if the rates differ, else an empty tuple.
 
-    Signals of the file are the recording's channels, in order; through BIDS, the channels may have names or an order of
-    their own, but not both.
+    The signals of the file are the channels of the recording, in order. Through BIDS the channels may have other names
+    or another order, but not both.
     """
     signals = signal_rates(path)
     names = recording.ch_names
@@ -226,7 +223,7 @@ def _own_rates(recording: Recording, path: Path) -> tuple[float, ...]:
 
 
 def _without_gaps(recording: mne.io.BaseRaw, pieces: Interrupted, source: Source) -> tuple[Finding]:
-    """Put the events of an interrupted recording where they are in its values, and a break at each gap."""
+    """Move the events of an interrupted recording to their positions in its values, and mark each gap as a break."""
     import mne
 
     where, lost = pieces.gaps
@@ -244,7 +241,7 @@ def _without_gaps(recording: mne.io.BaseRaw, pieces: Interrupted, source: Source
 
 
 def _uncalibrated(recording: Recording, path: Path) -> dict[str, str]:
-    """Return the channels whose values have no scale by the header of their file, and why."""
+    """Return channel -> why its values have no scale, by the header of the file."""
     channels = recording.ch_names
     edf = edf_header(path)
     header = gdf_header(path) if extension(path) == ".gdf" else edf
@@ -252,7 +249,7 @@ def _uncalibrated(recording: Recording, path: Path) -> dict[str, str]:
         return {}
     signals = [place for place in range(len(header.labels)) if edf is None or place not in edf.annotations]
     names = [common_name(header.labels[place]) for place in signals]
-    # A sidecar may order the channels by name; signals of one name go by their place.
+    # A sidecar may reorder channels by name; signals that share a name keep their positions.
     return {
         name if channels.count(name) == names.count(name) == 1 else channels[number]: header.faults[place]
         for number, (place, name) in enumerate(zip(signals, names, strict=True))
@@ -261,7 +258,7 @@ def _uncalibrated(recording: Recording, path: Path) -> dict[str, str]:
 
 
 def _header(recording: Recording, events: str) -> tuple[dict[str, Any], list[Finding]]:
-    """Return the fields of a recording's header but for its findings, and those of its events."""
+    """Return the fields of a recording's header except its findings, and the findings about its events."""
     findings: list[Finding] = []
     rate = float(recording.info["sfreq"])
     known: dict[str, Any] = {
@@ -274,48 +271,19 @@ def _header(recording: Recording, events: str) -> tuple[dict[str, Any], list[Fin
         known |= {"epochs": len(names), "tmin": float(recording.tmin), "tmax": float(recording.tmax)}
         known["seconds"] = len(names) * samples / rate
     else:
-        listed, findings = _listed(recording, events)
+        listed, findings = read_events(recording, events)
         names = [name for _, _, name in listed]
         known["seconds"] = float(recording.n_times / rate)
     return {**known, "events": dict(sorted(Counter(names).items()))}, findings
 
 
 def is_epochs(recording: Recording) -> bool:
-    """Whether a recording is cut into epochs already."""
+    """Return whether a recording is cut into epochs already."""
     return hasattr(recording, "event_id")
 
 
-# ------------------------------------------------------------------------------------------------ channels
-def common_name(name: str) -> str:
-    """Return a channel's name in the common spelling: `EEG FP1-REF` and `Fp1.` are `Fp1`; `T3` stays `T3`."""
-    bare = re.sub(r"^EEG[\s_:-]+(?=[A-Za-z])", "", name.strip(" ."), flags=re.IGNORECASE)
-    bare = re.sub(r"(?<=\w)[\s_-]+(REF|LE|AVG?)$", "", bare, flags=re.IGNORECASE).strip(" .")
-    return _standard().get(bare.lower(), bare) or name
-
-
-def twin(name: str) -> str | None:
-    """Return the other name of a place that the 10-20 system called T3, T4, T5, T6 before, or calls T7, T8, P7, P8."""
-    return (_TWINS | {new: old for old, new in _TWINS.items()}).get(name)
-
-
-@cache
-def montage() -> mne.channels.DigMontage:
-    """Return the positions of the 10-05 system."""
-    import mne
-
-    # MNE 1.13 renamed it, and warns of the old name.
-    known = mne.channels.get_builtin_montages()
-    return mne.channels.make_standard_montage("colin27_1005" if "colin27_1005" in known else "standard_1005")
-
-
-@cache
-def _standard() -> dict[str, str]:
-    """Return the names of the 10-05 system, and older ones such as `T3`, by their lower case."""
-    return {name.lower(): name for name in [*montage().ch_names, "Nz"]}
-
-
 def _spell(recording: Recording) -> list[Finding]:
-    """Rename a recording's channels, but for those that would get one name."""
+    """Rename the channels of a recording, except those that would get the same name."""
     new = {name: common_name(name) for name in recording.ch_names}
     often = Counter(new.values())
     same = {target: [n for n in new if new[n] == target] for target, count in often.items() if count > 1}
@@ -334,7 +302,7 @@ def _spell(recording: Recording) -> list[Finding]:
 
 
 def _set_types(recording: Recording) -> list[Finding]:
-    """Give channels that the file calls EEG the type that their names tell."""
+    """Set the types of channels that the file calls EEG and whose names say otherwise."""
     types = {
         name: kind
         for name, given in zip(recording.ch_names, recording.get_channel_types(), strict=True)
@@ -354,49 +322,3 @@ def _set_types(recording: Recording) -> list[Finding]:
             "noted",
         )
     ]
-
-
-# ------------------------------------------------------------------------------------------------ events
-def event_list(recording: mne.io.BaseRaw, events: str = "auto") -> list[tuple[float, float, str]]:
-    """Return onset and duration in seconds, from the first sample on, and name of each event of a continuous recording.
-
-    Args:
-        recording: with annotations or stim channels.
-        events: `annotations`, codes of the `stim` channels as text, or `auto`: annotations where there are any.
-    """
-    return _listed(recording, events)[0]
-
-
-def _listed(recording: mne.io.BaseRaw, events: str) -> tuple[list[tuple[float, float, str]], list[Finding]]:
-    """Return what `event_list` returns, and what was skipped or assumed about codes of stim channels."""
-    listed, findings = [], list[Finding]()
-    if events != "stim":
-        first = recording.first_time  # MNE counts onsets from the begin of the measurement, which may be cut away
-        for note in recording.annotations:
-            if not is_gap(note["description"]):
-                listed.append((float(note["onset"] - first), float(note["duration"]), str(note["description"])))
-    if events == "stim" or (events == "auto" and not listed):
-        listed, findings = _codes(recording)
-    return sorted(listed), findings
-
-
-def _codes(recording: mne.io.BaseRaw) -> tuple[list[tuple[float, float, str]], list[Finding]]:
-    """Return the events of the stim channels; a channel that combines the others stands for all."""
-    names = [n for n, kind in zip(recording.ch_names, recording.get_channel_types(), strict=True) if kind == "stim"]
-    names = next(([name] for name in ("STI101", "STI 014") if name in names), names)
-    listed, findings = [], list[Finding]()
-    for name in names:
-        values = np.nan_to_num(recording.get_data(picks=[name])[0])
-        largest = np.abs(values).max(initial=0)
-        # A channel that the file calls EEG went from microvolts to volts.
-        codes = np.rint(values * (1e6 if 0 < largest < 0.5 else 1)).astype(np.int64) & 0xFFFF  # BioSemi: 16 are codes
-        events, told = code_events(codes, name)
-        listed += [(float(sample / recording.info["sfreq"]), 0.0, str(code)) for sample, code in events]
-        findings += told
-    return listed, findings
-
-
-def event_names(epochs: mne.BaseEpochs) -> list[str]:
-    """Return the event's name of each epoch."""
-    names = {code: name for name, code in epochs.event_id.items()}
-    return [names.get(code, str(code)) for code in epochs.events[:, 2].tolist()]

@@ -1,4 +1,7 @@
-"""Checks of values that would spoil training silently: another unit, channels that are flat or hold NaN."""
+"""Quality of an EEG recording: checks for wrong units and bad channels, and repair of channels and reference.
+
+Without these checks such values would spoil training silently.
+"""
 
 from __future__ import annotations
 
@@ -6,59 +9,65 @@ import glob
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fne.core.dataset import FileError, Finding
-from fne.data.eeg.recording import Processing
+from fne.data.eeg.channels import montage
+from fne.data.eeg.recording import Preprocessing
 
 LEAST, MOST = 0.1, 1000.0
-"""Between these, in microvolts, the median deviation of an EEG lies; most have 5 to 50."""
+"""Bounds of the median deviation of an EEG, in microvolts; most recordings have 5 to 50."""
 _TYPICAL = 30.0
+"""Typical median deviation, in microvolts, from which the power of 1000 of a wrong unit is computed."""
 _FLAT = 1e-3
-"""In microvolts: below the noise (0.1) and the steps (0.02) of any amplifier, above rounding errors of float32."""
+"""Deviation of a flat channel, in microvolts: less than the noise (0.1) and steps (0.02) of any amplifier."""
 _UNITS = {
     2: "microvolts that the file calls volts",
     1: "microvolts that the file calls millivolts",
     -1: "millivolts that the file calls microvolts",
     -2: "volts that the file calls microvolts",
 }
-"""Power of 1000 by which values are too large -> how that comes about."""
+"""Power of 1000 by which values are too large -> likely cause."""
 _ODD = 2.25
-"""Decades between a channel and the others from which on noise, muscles or a quiet place cannot explain the distance.
+"""Distance of a channel from the others, in decades, that noise, muscles or a quiet position cannot explain.
 
-A wrong unit is 3 or 6 decades, to which good channels add up to 0.75 (a factor of 5.6); a noisy channel of 30 times the
-deviation of the others is at 1.5.
+A wrong unit makes 3 or 6 decades, and good channels differ by up to 0.75 (a factor of 5.6). A noisy channel with 30
+times the deviation of the others is at 1.5.
 """
 _HUGE = 1e100
-"""In microvolts: no sum of squares overflows below."""
+"""Magnitude in microvolts below which no sum of squares overflows."""
+_CENTRE = (0.0, 0.015, 0.041)
+"""Centre, in metres, of the sphere through all positions of the montage; MNE would fit it to a recording's few."""
+_SOURCES = 4
+"""Least number of good channels for an interpolation."""
 LEAVE_OUT = "leave the file out by data.pattern"
 _NAMES = 8
-"""That a message lists before it says how many more there are."""
+"""Names that a message lists before it counts the rest."""
 
 
 def refuse(kind: str, found: str, expected: str, remedy: str) -> NoReturn:
-    """Raise the finding that a file cannot be used."""
+    """Raise `FileError` with the finding that a file cannot be used."""
     raise FileError(Finding(kind, found, expected, remedy, "refused"))
 
 
 def some(names: Sequence[str]) -> str:
-    """Return names in a row, at most so many that a message can be read."""
+    """Return the first names as text, and how many more there are."""
     rest = len(names) - _NAMES
     return ", ".join(names[:_NAMES]) + (f" and {rest} more" if rest > 0 else "")
 
 
 @dataclass(frozen=True)
 class Strength:
-    """How much channels vary.
+    """Variation of channels.
 
     Args:
-        deviation: of each, in microvolts: the median over seconds of the standard deviation within a second, which
-            drifts do not raise; NaN where a value is not finite, 0 where most seconds are constant `[channels]`.
-        invalid: how many values of each are NaN, infinite or too large to calculate with `[channels]`.
-        total: values of a channel.
+        deviation: deviation of each channel in microvolts: the median over seconds of the standard deviation within a
+            second, which drifts do not raise. NaN for non-finite values, 0 if most seconds are constant `[channels]`.
+        invalid: number of values of each channel that are NaN, infinite or too large to compute with `[channels]`.
+        total: number of values of a channel.
     """
 
     deviation: NDArray[np.float64]
@@ -76,19 +85,19 @@ def strength(values: NDArray[np.float64], rate: float) -> Strength:
         invalid[number] = np.count_nonzero(~(np.abs(channel) < _HUGE))
         if not invalid[number]:
             seconds = channel[..., :whole].reshape(-1, second)
-            varies = np.ptp(seconds, axis=1) > 0  # the deviation of a constant may be a rounding error
+            varies = np.ptp(seconds, axis=1) > 0  # a constant may have a deviation by rounding
             deviation[number] = np.median(np.where(varies, seconds.std(axis=1), 0.0))
     return Strength(deviation, invalid, values[0].size)
 
 
 def level(deviation: NDArray[np.float64], eeg: NDArray[np.bool_]) -> float:
-    """Return the median deviation of the EEG channels that vary, in microvolts; NaN where none does.
+    """Return the median deviation of the EEG channels that vary, in microvolts; NaN if none does.
 
-    Where at least half of these channels have a plausible deviation the median is over these, so that a few channels in
-    another unit do not matter however few channels there are.
+    If at least half of these channels have a plausible deviation, the median is over the plausible ones, so that a few
+    channels in another unit do not matter even if a recording has few channels.
 
     Args:
-        deviation: of each channel, in microvolts `[channels]`.
+        deviation: deviation of each channel in microvolts `[channels]`.
         eeg: which of the channels are EEG `[channels]`.
     """
     usable = deviation[eeg & (deviation > 0)]
@@ -100,17 +109,17 @@ def level(deviation: NDArray[np.float64], eeg: NDArray[np.bool_]) -> float:
 def check_scale(
     measured: Strength, names: Sequence[str], eeg: NDArray[np.bool_], file: str, scale: float
 ) -> tuple[Finding, ...]:
-    """Refuse values that are no microvolts, by the median deviation of EEG channels that vary.
+    """Refuse values that are not in microvolts, by the median deviation of the EEG channels that vary.
 
     Args:
-        measured: of all channels, after scaling.
-        names: of the channels.
-        eeg: which of them are EEG `[channels]`.
-        file: the file's name, as `data.scale` would name it.
-        scale: that the values were multiplied by.
+        measured: variation of all channels, after scaling.
+        names: names of the channels.
+        eeg: which of the channels are EEG `[channels]`.
+        file: name of the file, as a pattern in `data.scale` would match it.
+        scale: factor that the values were multiplied by.
 
     Raises:
-        FileError: the median lies outside of what an EEG has; the finding says what the values most likely are.
+        FileError: the median is outside the bounds of an EEG; the finding names the most likely unit.
     """
     median = level(measured.deviation, eeg)
     if math.isnan(median):
@@ -153,21 +162,21 @@ def check_channels(
     eeg: NDArray[np.bool_],
     marked: Sequence[str],
     uncalibrated: Mapping[str, str],
-    processing: Processing,
+    processing: Preprocessing,
 ) -> tuple[list[str], tuple[Finding, ...]]:
-    """Return the channels that are to be repaired, and what is said about them.
+    """Return the channels to repair, and the findings about them.
 
     Args:
-        measured: of all channels.
-        names: of the channels, in order.
-        eeg: which of them are EEG `[channels]`.
-        marked: those that the file itself calls bad.
-        uncalibrated: those whose values have no scale by the file's header, and why.
-        processing: says what is done with bad channels.
+        measured: variation of all channels.
+        names: names of the channels, in order.
+        eeg: which of the channels are EEG `[channels]`.
+        marked: channels that the file itself calls bad.
+        uncalibrated: channel -> why its values have no scale, by the file's header.
+        processing: settings with the treatment of bad channels.
 
     Raises:
-        FileError: a channel is flat, holds NaN or is in another unit, and nothing is to be done about it; or more than
-            half of them are.
+        FileError: a channel is flat, holds NaN or is in another unit, and the settings refuse such channels; or more
+            than half of the channels are bad.
     """
     median = level(measured.deviation, eeg)
     broken = broken_channels(measured, names, eeg, uncalibrated, median)
@@ -211,17 +220,17 @@ def broken_channels(
     uncalibrated: Mapping[str, str],
     median: float,
 ) -> dict[str, tuple[str, str]]:
-    """Return the channels that nothing can be learned from: for each the kind of its fault, and why.
+    """Return channel -> kind and description of its fault, for channels that nothing can be learned from.
 
     Args:
-        measured: of all channels.
-        names: of the channels.
-        eeg: which of them are EEG, and so comparable with each other `[channels]`.
-        uncalibrated: those whose values have no scale by the file's header, and why.
-        median: deviation of a good channel, in microvolts, by `level`; NaN where none varies.
+        measured: variation of all channels.
+        names: names of the channels.
+        eeg: which of the channels are EEG, and so comparable with each other `[channels]`.
+        uncalibrated: channel -> why its values have no scale, by the file's header.
+        median: deviation of a good channel in microvolts, by `level`; NaN if no channel varies.
     """
     varying = measured.deviation[measured.deviation > 0]
-    # In another unit than assumed all channels are small: that is the scale's fault, not theirs.
+    # In a wrong unit all channels may be small, and no channel is flat for that reason.
     limit = _FLAT * min(1.0, float(np.median(varying))) if len(varying) else _FLAT
     units = _other_units(measured.deviation, names, eeg, median)
     broken = {}
@@ -241,7 +250,7 @@ def broken_channels(
 def _other_units(
     deviation: NDArray[np.float64], names: Sequence[str], eeg: NDArray[np.bool_], median: float
 ) -> dict[str, str]:
-    """Return the EEG channels whose distance from the others only another unit explains, and what is likely."""
+    """Return EEG channel -> likely cause, for channels whose distance from the others only another unit explains."""
     units = {}
     for name, own, is_eeg in zip(names, deviation, eeg, strict=True):
         decades = math.log10(own / median) if is_eeg and own > 0 and median > 0 else 0.0
@@ -262,7 +271,7 @@ def _noisy(
     median: float,
     broken: Mapping[str, object],
 ) -> tuple[Finding, ...]:
-    """Return the finding that EEG channels in the right unit are louder or quieter than an EEG is, if any are."""
+    """Return the finding that EEG channels in the right unit are louder or quieter than an EEG, if there are any."""
     odd = [
         f"{name}: deviation {_microvolts(own)}, {_times(own / median)} that of the others"
         for name, own, is_eeg in zip(names, deviation, eeg, strict=True)
@@ -280,3 +289,139 @@ def _times(ratio: float) -> str:
 
 def _microvolts(value: float) -> str:
     return f"{value:.4g} microvolts" if value < 1e4 else f"{value:,.0f} microvolts"
+
+
+# ------------------------------------------------------------------------------------------------ repair
+def repair(
+    values: NDArray[np.float64],
+    rate: float,
+    names: Sequence[str],
+    types: Sequence[str],
+    marked: Sequence[str],
+    uncalibrated: Mapping[str, str],
+    file: str,
+    processing: Preprocessing,
+    own: int | None = None,
+) -> list[Finding]:
+    """Check values, repair bad channels and subtract the reference, in place.
+
+    Args:
+        values: values in microvolts, multiplied by `processing.scale`, `[channels, times]` or
+            `[channels, epochs, times]`; changed in place.
+        rate: sampling rate in Hz.
+        names: names of the channels.
+        types: MNE's types of the channels.
+        marked: channels that the file calls bad.
+        uncalibrated: channel -> why its values have no scale, by the file's header.
+        file: name of the file for the findings.
+        processing: settings with the treatment of bad channels, and the reference.
+        own: number of leading channels that must be good or repaired; the others only count for the average, and only
+            if they are good. `None`: all channels.
+
+    Raises:
+        FileError: values are in another unit, or channels can be neither used nor repaired.
+    """
+    eeg = np.array([kind == "eeg" for kind in types])
+    if not eeg.any():
+        eeg[:] = True  # for instance electrodes on or in the brain, a type that the settings name
+    own = len(values) if own is None else own
+    measured = strength(values[:own], rate)
+    findings = [*check_scale(measured, names[:own], eeg[:own], file, processing.scale)]
+    bad, found = check_channels(measured, names[:own], eeg[:own], marked, uncalibrated, processing)
+    median = level(measured.deviation, eeg[:own])
+    rows = values.reshape(len(values), -1)
+    where = [names.index(name) for name in bad]
+    if bad and processing.bad_channels == "interpolate":
+        interpolate(rows[:own], names[:own], eeg[:own], bad)
+    elif bad:
+        rows[where] = 0
+    if processing.reference != "none":
+        zeroed = bad if processing.bad_channels == "zero" else []
+        if processing.reference == "average":
+            lost, told = _lost(values[own:], rate, names[own:], eeg[own:], marked, uncalibrated, median)
+            findings += told
+            counting = _average(names, eeg, {*zeroed, *lost, *(set(marked) - set(bad))})
+        else:
+            counting = _named(names, bad, processing.reference)
+        # MNE's own function would copy all values twice.
+        mean = rows.mean(axis=0, where=counting[:, None])
+        np.subtract(rows, mean, out=rows, where=eeg[:, None])
+        rows[[names.index(name) for name in zeroed]] = 0
+    return [*findings, *found]
+
+
+def interpolate(rows: NDArray[np.float64], names: Sequence[str], eeg: NDArray[np.bool_], bad: Sequence[str]) -> None:
+    """Replace channels by spherical splines through the good ones (Perrin et al. 1989), by names of the 10-05 system.
+
+    Args:
+        rows: values `[channels, times]`, changed in place.
+        names: names of the channels.
+        eeg: which of the channels are EEG `[channels]`.
+        bad: names of the channels to replace.
+
+    Raises:
+        FileError: a bad channel has no known position, or too few good channels have one.
+    """
+    places = montage()
+    known = {name.lower() for name in places.ch_names}
+    placed = [name for name, is_eeg in zip(names, eeg, strict=True) if is_eeg and name.lower() in known]
+    lost = [name for name in bad if name not in placed]
+    good = [name for name in placed if name not in bad]
+    if lost or len(good) < _SOURCES:
+        found = f"no position is known of {some(lost)}" if lost else f"{len(good)} good channels have a known position"
+        expected = f"EEG channels named as in the 10-05 system, {_SOURCES} good ones at least, to interpolate from"
+        out = f"leave {some(list(bad))} out of data.channels"
+        refuse("interpolate", found, expected, f"Set data: {{bad_channels: zero}}, or {out}")
+    raw = _raw(rows, names, [name in placed for name in names])
+    raw.set_montage(places, match_case=False, on_missing="ignore", verbose="ERROR")
+    raw.info["bads"] = list(bad)
+    raw.interpolate_bads(origin=_CENTRE, verbose="ERROR")
+
+
+def _lost(
+    values: NDArray[np.float64],
+    rate: float,
+    names: Sequence[str],
+    eeg: NDArray[np.bool_],
+    marked: Sequence[str],
+    uncalibrated: Mapping[str, str],
+    median: float,
+) -> tuple[list[str], list[Finding]]:
+    """Return the bad channels among those that only count for the average, and the finding about other units."""
+    if not len(values):
+        return [], []
+    lost = broken_channels(strength(values, rate), names, eeg, uncalibrated, median)
+    units = [why for name, (kind, why) in lost.items() if kind == "scale" and name not in marked]
+    if not units:
+        return list(lost), []
+    remedy = "Nothing to do: they do not count for the average reference, and are not among data.channels"
+    return list(lost), [Finding("reference", some(units), "channels in the unit of the others", remedy, "noted")]
+
+
+def _average(names: Sequence[str], eeg: NDArray[np.bool_], without: set[str]) -> NDArray[np.bool_]:
+    """Return which channels the average is over: good EEG channels, as in MNE `[channels]`."""
+    counting: NDArray[np.bool_] = eeg & np.array([name not in without for name in names])
+    count = int(counting.sum())
+    if count < 2:
+        found = f"data.reference = average of {count} channel, which is then 0 everywhere"
+        refuse("reference", found, "several good EEG channels in the file", "Set data: {reference: none}")
+    return counting
+
+
+def _named(names: Sequence[str], bad: Sequence[str], reference: Sequence[str]) -> NDArray[np.bool_]:
+    """Return which channels are the reference `[channels]`."""
+    if broken := [name for name in reference if name in bad]:
+        found = f"channel {some(broken)} of data.reference is bad: flat, with NaN, or marked as bad"
+        remedy = "Set data: {reference: average}, or none if the recording has this reference already"
+        refuse("reference", found, "a reference that was recorded well", remedy)
+    return np.array([name in reference for name in names])
+
+
+def _raw(rows: NDArray[np.float64], names: Sequence[str], eeg: Sequence[bool]) -> Any:
+    """Return a recording that shares the memory of `rows`."""
+    import mne
+
+    info = mne.create_info(list(names), 1.0, ["eeg" if is_eeg else "misc" for is_eeg in eeg], verbose="ERROR")
+    raw = mne.io.RawArray(rows, info, copy="auto", verbose="ERROR")
+    assert np.shares_memory(raw._data, rows)
+    return raw

@@ -1,4 +1,4 @@
-"""What the parts of the EEG loader hand to each other: a file's place, its header, its windows. No MNE in here."""
+"""Data classes of the EEG loader: a recording's file, its header, its preprocessing, its windows. MNE is not needed."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from numpy.typing import NDArray
 from fne.core.dataset import Finding
 
 _SAME = 1e-4
-"""Relative difference of equal sampling rates: formats keep them as float32, in whole microseconds or as text."""
+"""Relative difference up to which sampling rates are equal: formats round them to float32, microseconds or text."""
 
 
 def same_rate(one: float, other: float) -> bool:
-    """Whether two sampling rates are equal but for how formats round them: 1000 samples differ by a tenth of one."""
+    """Return whether two sampling rates are equal up to the rounding of formats, a tenth of a sample in 1000."""
     return math.isclose(one, other, rel_tol=_SAME)
 
 
 @dataclass(frozen=True)
 class Source:
-    """One recording's main file and whose it is.
+    """Main file of one recording, and the subject that was recorded.
 
     Args:
-        path: the file that a reader is given (`.vhdr` of a BrainVision triple, `.set` beside a `.fdt`).
-        name: its path below the data set's folder, as reports show it.
-        subject: from the path or from BIDS.
-        session, run, site, label: likewise, empty where nothing says.
-        root: the BIDS root, where it is one.
+        path: file that a reader opens (`.vhdr` of a BrainVision triple, `.set` beside a `.fdt`).
+        name: path of the file below the data set's folder, as reports show it.
+        subject: name of the subject, from the path or from BIDS.
+        session, run, site, label: names from the same source; empty where neither says.
+        root: BIDS root of the recording; `None` where it is not read as BIDS.
     """
 
     path: Path
@@ -45,19 +45,19 @@ class Source:
 
 @dataclass(frozen=True)
 class Header:
-    """What a file says before its values are read.
+    """Facts about a file that are known before its values are read.
 
     Args:
         channels: names of all channels, spelled the common way (`Fc5.` is `FC5`).
-        types: MNE's type of each, `eeg`, `eog`, `stim` and so on; by its name where the file calls an EOG an EEG.
-        rate: of the values as they are read, in Hz.
-        seconds: length; of epochs, of all together.
-        events: how often each event occurs.
-        epochs: how many, 0 for a continuous recording.
-        tmin, tmax: of epochs, their first and last sample, in seconds from the event.
-        findings: what was noted on the way.
+        types: MNE's type of each channel, such as `eeg`, `eog`, `stim`; by its name where the file calls an EOG an EEG.
+        rate: sampling rate of the values as they are read, in Hz.
+        seconds: length of the recording, or of all its epochs together.
+        events: event -> number of times that the event occurs.
+        epochs: number of epochs, 0 for a continuous recording.
+        tmin, tmax: times of the first and the last sample of an epoch, in seconds from the event.
+        findings: findings from opening the file.
         uncalibrated: channel -> why its values have no scale, by the file's header.
-        rates: at which each channel was sampled, in Hz; empty: `rate`. MNE reads all channels at the highest one.
+        rates: sampling rate of each channel in Hz, empty where all are `rate`. MNE reads all at the highest rate.
     """
 
     channels: tuple[str, ...]
@@ -73,31 +73,31 @@ class Header:
     rates: tuple[float, ...] = ()
 
     def rates_of(self, channels: Collection[str]) -> tuple[float, float]:
-        """Return the lowest and the highest rate in Hz at which these channels were sampled, if they are there."""
+        """Return the lowest and the highest sampling rate, in Hz, of those `channels` that the file has."""
         rates = [rate for name, rate in zip(self.channels, self.rates, strict=False) if name in channels]
         return (min(rates), max(rates)) if rates else (self.rate, self.rate)
 
 
 @dataclass(frozen=True)
-class Processing:
-    """All that decides the values of a file's windows; two equal ones give equal windows.
+class Preprocessing:
+    """Settings that decide the values of a file's windows: equal settings give equal windows.
 
     Args:
-        channels: which ones, in this order.
-        rate: in Hz, what files are resampled to.
+        channels: names of the channels, in the order of `x`.
+        rate: sampling rate that files are brought to, in Hz.
         labels: event (a name, or a pattern such as `left/*`) -> class.
-        classes: their names, in the order of the labels `y`.
-        events: where events come from: `annotations`, `stim`, or `auto`.
-        tmin, tmax: window around an event, in seconds; tmax is not included.
-        length, step: in seconds, windows of fixed length in place of those; `length` 0: around events.
-        low, high: band-pass in Hz, 0: none.
-        notch: in Hz, with its harmonics; 0: none.
+        classes: names of the classes, in the order of the labels `y`.
+        events: source of the events: `annotations`, `stim`, or `auto`.
+        tmin, tmax: begin and end of the window around an event, in seconds; the sample at tmax is excluded.
+        length, step: length and distance of windows of fixed length, in seconds; `length` 0: windows around events.
+        low, high: ends of the band-pass in Hz, 0: none.
+        notch: mains frequency that is removed with its harmonics, in Hz; 0: none.
         reference: `none`, `average`, or names of channels.
-        scale: factor for the values, beside that from volts to microvolts.
-        bad_channels: what to do with channels that are flat, hold NaN or are in another unit: `refuse`,
+        scale: factor that values in microvolts are multiplied by.
+        bad_channels: treatment of channels that are flat, hold NaN or are in another unit: `refuse`,
             `interpolate`, `zero`.
-        moving: exponential moving standardisation of the continuous recording.
-        reject: windows of a larger peak-to-peak amplitude are left out, in microvolts; 0: none.
+        moving: whether the continuous recording is standardised by exponentially moving statistics.
+        reject: peak-to-peak amplitude in microvolts above which a window is left out; 0: no limit.
     """
 
     channels: tuple[str, ...]
@@ -120,20 +120,20 @@ class Processing:
 
     @property
     def times(self) -> int:
-        """Samples of a window."""
+        """Number of samples in a window."""
         return round((self.length or self.tmax - self.tmin) * self.rate)
 
 
 @dataclass(frozen=True)
 class Windows:
-    """A file's windows.
+    """Windows of one file.
 
     Args:
-        x: float32 `[n, channels, times]`, in microvolts.
-        y: int64 `[n]`, their classes.
-        onset: `[n]`, where each begins, in seconds from the first sample.
-        findings: what was noted and repaired.
-        sketch: float32 `[n, 32]`, some values of each, by which a repeated one is known (`fne.data.eeg.leaks`).
+        x: values in microvolts, float32 `[n, channels, times]`.
+        y: classes, int64 `[n]`.
+        onset: begin of each window in seconds from the first sample, `[n]`.
+        findings: notes and repairs.
+        sketch: values by which a repeated window is recognised (`fne.data.eeg.repeats`), float32 `[n, 32]`.
     """
 
     x: NDArray[np.float32]

@@ -1,4 +1,4 @@
-"""Windows of all files -> training, validation and test part: whole subjects, sessions or runs apart, or trials."""
+"""Split of the windows of all files into training, validation and test part: by subject, session, run or trial."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ from torch import Tensor
 from fne.core.dataset import Finding, Samples
 from fne.core.errors import DataError, SettingError
 from fne.core.randomness import generator
-from fne.data.eeg.leaks import lacking, one_class, shared, unrepeated
 from fne.data.eeg.quality import some
 from fne.data.eeg.recording import Source
+from fne.data.eeg.repeats import unrepeated
 from fne.data.sources import dealt, stratified_split
 
 _FRACTION = 0.2
+"""Fraction of the validation and of the test part where the settings name none."""
 
 
 @dataclass(frozen=True)
 class Split:
-    """How windows are divided; the settings of `eeg_files` by their names."""
+    """Settings of `eeg_files` that decide how windows are divided."""
 
     split: str
     split_seed: int
@@ -39,11 +40,13 @@ class Split:
     label_seed: int
 
     def check(self) -> None:
-        """Raise `SettingError` for a setting that would be ignored or cannot work."""
+        """Raise `SettingError` for a setting that would have no effect or cannot work."""
         if self.split == "trial":
             for key in ("fold", "folds"):
                 if getattr(self, key) is not None:
-                    raise SettingError(f"data.{key}", getattr(self, key), "null with data.split=trial, without folds")
+                    raise SettingError(
+                        f"data.{key}", getattr(self, key), "null with data.split=trial, which has no folds"
+                    )
             validation, test = self.fractions
             if validation + test >= 1:
                 raise SettingError("data.validation", validation, f"below {1 - test:.4g}, what data.test leaves")
@@ -54,7 +57,7 @@ class Split:
 
     @property
     def fractions(self) -> tuple[float, float]:
-        """Validation and test of `split=trial`."""
+        """Fractions of the validation and the test part with `split=trial`."""
         return (
             _FRACTION if self.validation is None else self.validation,
             _FRACTION if self.test is None else self.test,
@@ -63,14 +66,14 @@ class Split:
 
 @dataclass(frozen=True)
 class Recorded:
-    """One file's windows.
+    """Windows of one file.
 
     Args:
         source: the file.
-        y: their classes `[n]`.
-        sketch: some values of each, see `fne.data.eeg.leaks` `[n, 32]`.
-        overlap: whether some of them share values.
-        values: opens them, `[n, channels, times]`.
+        y: classes of the windows `[n]`.
+        sketch: sketches of the windows, see `fne.data.eeg.repeats` `[n, 32]`.
+        overlap: whether some windows share values.
+        values: function that opens the windows, `[n, channels, times]`.
     """
 
     source: Source
@@ -82,7 +85,7 @@ class Recorded:
 
 @dataclass(frozen=True)
 class Parts:
-    """Training, validation and test windows, those of a group side by side, and how they were divided."""
+    """Training, validation and test windows, sorted by group, and a description of the split."""
 
     samples: tuple[Samples, Samples, Samples]
     group_names: tuple[str, ...]
@@ -95,13 +98,13 @@ def divide(files: Sequence[Recorded], classes: Sequence[str], split: Split) -> P
     """Divide the windows of all files.
 
     Args:
-        files: in order; their values are opened one file at a time, and copied once.
+        files: files in order; their values are opened one file at a time and copied once.
         classes: class names.
-        split: how.
+        split: settings of the split.
 
     Raises:
-        DataError: too few subjects, sessions or runs.
-        SettingError: a fold that there is not, or groups that the files do not name.
+        DataError: there are too few subjects, sessions or runs.
+        SettingError: the fold does not exist, or the files do not name the groups.
     """
     file = torch.repeat_interleave(torch.arange(len(files)), torch.tensor([len(one.y) for one in files]))
     y = torch.from_numpy(np.concatenate([one.y for one in files]))
@@ -142,33 +145,33 @@ def divide(files: Sequence[Recorded], classes: Sequence[str], split: Split) -> P
     mixed = split.split == "trial" or split.validation is not None
     overlapping = [one.source.name for one in files if one.overlap]
     findings += shared(split.split, trained, tested, len(people), overlapping, mixed=mixed)
-    # Side by side by group, so that a node's training windows are a view.
+    # Sort by group, so that the training windows of a node are a view.
     order = [part[group[part].argsort(stable=True)] for part in (i.sort().values for i in index)]
     samples = [Samples(_gathered(files, file, part), y[part], group[part]) for part in order]
     return Parts((samples[0], samples[1], samples[2]), group_names, how, fold, tuple(findings))
 
 
-# ------------------------------------------------------------------------------------------------ who belongs where
+# ------------------------------------------------------------------------------------------------ folds and groups
 def _numbered(names: Sequence[str]) -> tuple[tuple[str, ...], Tensor]:
     known, inverse = np.unique(np.array(names, dtype=str), return_inverse=True)
     return tuple(known.tolist()), torch.from_numpy(inverse)
 
 
 def _named(source: Source, what: str, key: str, instead: str) -> str:
-    """Return a file's session, run (within its session) or site.
+    """Return the session, run (within its session) or site of a file.
 
     Raises:
-        SettingError: nothing says which it is.
+        SettingError: the file's path does not name it.
     """
     name = str(getattr(source, what))
     if not name:
-        hint = f"nothing says the {what} of {source.name}, unless data.subject does by (?P<{what}>...)"
+        hint = f"no path says the {what} of {source.name}; name it by a group (?P<{what}>...) in data.subject"
         raise SettingError(key, what, f"{instead}: {hint}")
     return f"{source.session}-{name}" if what == "run" and source.session else name
 
 
 def _group(source: Source, groups: str) -> str:
-    """Return what a file's windows are together with on a node."""
+    """Return the group of a file, whose windows share a node."""
     if groups == "subject":
         return source.subject
     name = _named(source, groups, "data.groups", "subject")
@@ -176,14 +179,14 @@ def _group(source: Source, groups: str) -> str:
 
 
 def _in_order(name: str) -> list[tuple[int, str]]:
-    """Return a key that sorts run 10 behind run 2."""
+    """Return a key by which run 10 sorts after run 2."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
 
 
 def _deal_people(
     people: Sequence[str], person: Tensor, y: Tensor, split: Split, draw: torch.Generator
 ) -> tuple[Tensor, int]:
-    """Return each window's fold `[N]`, whole subjects dealt out at random, and the number of folds."""
+    """Deal whole subjects to folds at random; return each window's fold `[N]` and the number of folds."""
     folds = split.folds or len(people)
     needed = 3 if split.validation is None else 2
     if not needed <= folds <= len(people):
@@ -197,9 +200,9 @@ def _deal_people(
 
 
 def _in_turn(files: Sequence[Recorded], split: Split) -> tuple[Tensor, int]:
-    """Return each file's fold: its session or run, counted within its subject, and the number of folds.
+    """Return each file's fold, which is the rank of its session or run within its subject, and the number of folds.
 
-    Counted, because sessions and runs have names of their own with each subject: fold 0 has everybody's first.
+    The rank is used because each subject may name its sessions and runs differently: fold 0 has every subject's first.
     """
     names = [_named(one.source, split.split, "data.split", "subject or trial") for one in files]
     own: dict[str, list[str]] = {}
@@ -220,17 +223,17 @@ def _in_turn(files: Sequence[Recorded], split: Split) -> tuple[Tensor, int]:
 
 
 def _size(key: str, share: float, total: int) -> int:
-    """Return how many of so many windows a fraction is; raise `SettingError` where that is none."""
+    """Return the number of windows that a fraction of `total` is; raise `SettingError` if that is none."""
     size = round(total * share)
     if not size:
-        raise SettingError(key, share, f"larger: of {total} windows it is none")
+        raise SettingError(key, share, f"larger: it selects none of {total} windows")
     return size
 
 
 def _shuffled(y: Tensor, person: Tensor, draw: torch.Generator) -> Tensor:
-    """Return labels `[N]` that say nothing any more, as a control for leaks.
+    """Return shuffled labels `[N]`, from which nothing can be learned, as a control for leaks.
 
-    Each subject's labels among its own windows; where every subject has one class only, whole subjects' among subjects.
+    Labels are shuffled among the windows of each subject or, if every subject has a single class, among subjects.
     """
     order = torch.randperm(len(y), generator=draw)
     members = [order[person[order] == number] for number in range(int(person.max()) + 1)]
@@ -246,7 +249,7 @@ def _shuffled(y: Tensor, person: Tensor, draw: torch.Generator) -> Tensor:
 def _by_fold(
     kept: Tensor, of: Tensor, fold: tuple[int, int], strata: Tensor, split: Split, draw: torch.Generator
 ) -> tuple[list[Tensor], str]:
-    """Return the three parts for a test fold, and what to call that."""
+    """Return the indices of the three parts for a test fold, and the description of the split."""
     number, folds = fold
     tested, rest = kept[of == number], kept[of != number]
     whole = {"subject": "whole subjects", "session": "whole sessions of the same subjects"}
@@ -260,24 +263,91 @@ def _by_fold(
 
 
 def _opener(files: Sequence[Recorded], file: Tensor) -> Callable[[int], NDArray[np.float32]]:
-    """Return a function that opens a window by its number; `file` is each window's file `[N]`."""
+    """Return a function that opens the window of an index; `file` has the index of each window's file `[N]`."""
     starts = torch.searchsorted(file, torch.arange(len(files))).tolist()
     opened = lru_cache(maxsize=8)(lambda number: files[number].values())
     return lambda n: opened(number := int(file[n]))[n - starts[number]]
 
 
 def _gathered(files: Sequence[Recorded], file: Tensor, index: Tensor) -> Tensor:
-    """Return the windows at `index`, sorted by file within groups, each copied once from where it lies."""
+    """Return the windows at `index`, which is sorted by file within groups; each window is copied once."""
     starts = torch.searchsorted(file, torch.arange(len(files))).tolist()
     of = file[index].numpy()
-    edges = np.flatnonzero(np.diff(of, prepend=-1, append=-1)).tolist()  # where another file begins
+    edges = np.flatnonzero(np.diff(of, prepend=-1, append=-1)).tolist()  # where the file changes
     shape = files[0].values().shape[1:]
     out = np.empty((len(index), *shape), np.float32)
     for begin, end in pairwise(edges):
         number = int(of[begin])
         rows, values = index[begin:end].numpy() - starts[number], files[number].values()
-        if rows[-1] - rows[0] == len(rows) - 1:  # most often all of them
+        if rows[-1] - rows[0] == len(rows) - 1:  # in most cases these are all windows of the file
             out[begin:end] = values[rows[0] : rows[-1] + 1]
         else:
-            np.take(values, rows, axis=0, out=out[begin:end], mode="clip")  # other modes make a copy first
+            np.take(values, rows, axis=0, out=out[begin:end], mode="clip")  # other modes copy first
     return torch.from_numpy(out)
+
+
+# ------------------------------------------------------------------------------------------------ checks
+def one_class(names: Sequence[str], group: Tensor, y: Tensor, classes: Sequence[str], what: str) -> list[Finding]:
+    """Report groups whose training windows have one class, unless that holds for all groups, as in a diagnosis."""
+    there = np.unique(group.numpy()).tolist()
+    only = {n: own[0] for n in there if len(own := np.unique(y[group == n].numpy())) == 1}
+    if not only or len(only) == len(there) > 1:
+        return []
+    told = some([f"{names[n]} ({classes[label]})" for n, label in only.items()])
+    return [
+        Finding(
+            "one class",
+            f"{len(only)} of {len(there)} {what}s have training windows of one class only: {told}",
+            f"windows of {' and '.join(classes)} of each {what}",
+            "Look at these recordings' events, or leave them out by data.pattern",
+            "problem",
+        )
+    ]
+
+
+def lacking(parts: Sequence[Tensor], classes: Sequence[str]) -> list[Finding]:
+    """Report classes without a training or validation window; `parts` has the classes of the three parts' windows."""
+    counts = [np.bincount(part.numpy(), minlength=len(classes)) for part in parts]
+    findings = []
+    for title, own in (("training", counts[0]), ("validation", counts[1])):
+        names = [name for name, count in zip(classes, own, strict=True) if not count]
+        if names and own.sum():
+            why = "no model can learn it" if title == "training" else "a model that never predicts it scores best there"
+            found = f"the {title} part has no window of class {some(names)}: {why}"
+            remedy = "Set other data.folds (fewer, so that a fold has subjects of each class), or another data.fold"
+            findings.append(Finding("class", found, "windows of each class", remedy, "problem"))
+    return findings
+
+
+def shared(
+    split: str, trained: set[str], tested: set[str], everybody: int, overlapping: Sequence[str], *, mixed: bool
+) -> list[Finding]:
+    """Report what training and test part share.
+
+    Args:
+        split: name of the split.
+        trained: subjects of the training part.
+        tested: subjects of the test part.
+        everybody: number of subjects in all.
+        overlapping: files with windows that share values with each other.
+        mixed: whether windows of one file are dealt to several parts.
+    """
+    findings = []
+    both = sorted(trained & tested)
+    if both:
+        remedy = "Set data: {split: subject}" if everybody > 2 else "Record more people"
+        found = f"data.split={split} has {len(both)} of {everybody} subjects in training and test: {some(both)}"
+        expected = "other people in the test part, for a claim about new ones"
+        findings.append(Finding("subjects on both sides", found, expected, remedy, "noted"))
+    if split in ("session", "run") and len(tested) < everybody:
+        found = f"this fold tests {len(tested)} of {everybody} subjects: the others have fewer {split}s"
+        remedy = f"Set data.folds to the {split}s that all subjects have"
+        findings.append(Finding("few subjects", found, "all subjects in each fold", remedy, "noted"))
+    if overlapping and mixed:
+        found = (
+            f"windows of {len(overlapping)} files share values, the first is {overlapping[0]}, and are dealt at random "
+            "to the parts"
+        )
+        remedy = "Set data.step to data.length, a shorter tmin to tmax, or data: {split: run, validation: null}"
+        findings.append(Finding("overlap", found, "no value in two parts", remedy, "problem"))
+    return findings

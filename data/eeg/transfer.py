@@ -1,4 +1,4 @@
-"""Detection of rewritten line ends: binary files that version control or a transfer took for text."""
+"""Detection of binary files whose line ends were rewritten by version control or by a transfer as text."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from fne.core.dataset import Finding
 
 _CHUNK = 1 << 20
 _MANY = 16
-"""Line ends that must be alike before they say anything about a file whose length is right, or unknown."""
+"""Number of equal line ends that is evidence of rewriting if the length of the file is right or unknown."""
 
 
 def rewritten(path: Path, least: int = 1) -> Finding | None:
     r"""Return the finding that each `\n` of a binary file became `\r\n`, which displaces all later values.
 
-    A binary file has `\n` without `\r` in every few hundred bytes, so only the first of them are read.
+    An intact binary file has a `\n` without `\r` every few hundred bytes, so little of it is read.
 
     Args:
         path: a binary file.
-        least: number of line ends below which nothing is said.
+        least: number of line ends below which no finding is made.
     """
     count = 0
     for ends, with_return in _line_ends(path):
@@ -29,7 +29,7 @@ def rewritten(path: Path, least: int = 1) -> Finding | None:
     if count < least:
         return None
     found = (
-        rf"all {count:,} line ends (\n) of {path.name} have a \r before them, as in no binary file: most likely "
+        rf"all {count:,} line ends (\n) of {path.name} have a \r before them, which no binary file has: most likely "
         r"version control, or a transfer as text, turned \n into \r\n, which displaces all values after the first"
     )
     remedy = (
@@ -40,12 +40,12 @@ def rewritten(path: Path, least: int = 1) -> Finding | None:
 
 
 def suspicious(path: Path) -> Finding | None:
-    """Return the finding of `rewritten` for a file whose right length nobody knows."""
+    """Return the finding of `rewritten` for a file whose correct length is not known."""
     return rewritten(path, _MANY)
 
 
 def shortened(path: Path, missing: int) -> str:
-    r"""Return what to say of a file that lacks so many bytes, if `\r\n` may have become `\n` in it; else nothing."""
+    r"""Return the text for a file that lacks `missing` bytes if `\r\n` may have become `\n` in it, else nothing."""
     count = 0
     for ends, with_return in _line_ends(path):
         if with_return:
@@ -59,7 +59,7 @@ def shortened(path: Path, missing: int) -> str:
 
 
 def _line_ends(path: Path) -> Iterator[tuple[int, int]]:
-    r"""Yield how many `\n` a part of a file has, and how many of these have `\r` before them."""
+    r"""Yield, for each part of a file, the number of `\n` and the number of these that follow a `\r`."""
     last = b""
     with path.open("rb") as file:
         while part := file.read(_CHUNK):

@@ -1,7 +1,7 @@
 """UCI EEG Database: one-second trials of alcoholic and control subjects who look at pictures (Begleiter, 1999).
 
-Every trial of a subject has the same label, and subjects are easy to recognise. So whole subjects are held out
-unless another split is asked for by name.
+Every trial of a subject has the same label, and subjects are easy to recognise. So the default split holds out whole
+subjects.
 """
 
 from __future__ import annotations
@@ -20,10 +20,9 @@ from fne.core.dataset import Dataset, Samples
 from fne.core.errors import DataError, DataWarning, SettingError
 from fne.core.randomness import generator
 from fne.data import sources
-from fne.data.eeg.uci_archives import fetch_set
-from fne.data.eeg.uci_text import CHANNELS, SETS, Recordings, find, read_all
+from fne.data.eeg.uci_files import CHANNELS, SETS, Recordings, fetch_set, find, read_all
 from fne.data.sources import check_dataset, dealt, locate, stratified_split, with_remedies
-from fne.data.standardise import standardise as standardised
+from fne.data.sources import standardise as standardised
 
 CLASSES = ("control", "alcoholic")
 NOT_SCALP = ("X", "Y", "nd")
@@ -34,59 +33,64 @@ _REMEDIES = (
 )
 _FRACTION = 0.2
 _CHUNK = 128
-"""Trials that are converted to float64 at a time."""
+"""Number of trials that are converted to float64 at a time."""
 
 
 @register("data", "eeg_uci")
 def eeg_uci(
     *,
     seed: int,
-    path: Annotated[str | None, Key("folder that holds the subjects' folders, at any depth", path="file")] = None,
+    path: Annotated[str | None, Key("folder with the subjects' folders at any depth", path="file")] = None,
     download: Annotated[bool, Key("fetch missing files into the cache folder")] = False,
     recordings: Annotated[
-        Literal["all", "train", "test"], Key("UCI's folders TRAIN and TEST as one pool, or one of them alone")
+        Literal["all", "train", "test"], Key("UCI's folders TRAIN and TEST as one pool, or one folder alone")
     ] = "all",
     split: Annotated[
         Literal["subject", "trial", "uci"],
-        Key("subject: whole subjects; trial: trials of each subject; uci: TRAIN and TEST, of the same subjects"),
+        Key("subject: by whole subjects; trial: by trials of each subject; uci: TRAIN and TEST, which share subjects"),
     ] = "subject",
     split_seed: Annotated[int, Key("seed of the split, the same for all runs that are compared", ge=0)] = 0,
-    folds: Annotated[int, Key("split=subject: parts the subjects are dealt to", ge=3)] = 5,
+    folds: Annotated[int, Key("split=subject: number of folds that subjects are dealt to", ge=3)] = 5,
     fold: Annotated[
-        int | None, Key("split=subject: which is the test part, null: the first; the next one is validation", ge=0)
+        int | None, Key("split=subject: fold that is the test part, null: the first; the next fold is validation", ge=0)
     ] = None,
     validation: Annotated[
-        float | None, Key("split=trial, uci: the server's own fraction; null: 0.2 (of TRAIN for uci)", gt=0, lt=1)
+        float | None,
+        Key("split=trial, uci: fraction of the server's own trials; null: 0.2 (of TRAIN for uci)", gt=0, lt=1),
     ] = None,
     test: Annotated[float | None, Key("split=trial: fraction of test trials; null: 0.2", gt=0, lt=1)] = None,
     shuffle_labels: Annotated[
-        bool, Key("control for leaks: half of each class's subjects get the other label, nothing is left to learn")
+        bool, Key("control for leaks: half of each class's subjects get the other label, so nothing is left to learn")
     ] = False,
-    label_seed: Annotated[int, Key("which subjects shuffle_labels takes", ge=0)] = 0,
-    channels: Annotated[Literal["all", "scalp"], Key("all 64, or without X, Y (eyes) and nd (reference)")] = "all",
+    label_seed: Annotated[int, Key("seed by which shuffle_labels draws subjects", ge=0)] = 0,
+    channels: Annotated[
+        Literal["all", "scalp"], Key("all 64 channels, or those without X, Y (eyes) and nd (reference)")
+    ] = "all",
     conditions: Annotated[
-        tuple[Literal["S1 obj", "S2 match", "S2 nomatch"], ...], Key("which trials, by what was shown", min_length=1)
+        tuple[Literal["S1 obj", "S2 match", "S2 nomatch"], ...],
+        Key("conditions (what was shown) whose trials are used", min_length=1),
     ] = ("S1 obj", "S2 match", "S2 nomatch"),
     detrend: Annotated[
-        Literal["none", "constant", "linear"], Key("subtract mean or line from each trial and channel")
+        Literal["none", "constant", "linear"],
+        Key("subtract the mean or the line of least squares from each trial and channel"),
     ] = "none",
     standardise: Annotated[
         Literal["train", "subject", "none"],
-        Key("mean 0, variance 1 per channel, by the training part, or by each subject's own trials; none: microvolts"),
+        Key("mean 0, variance 1 per channel over the training part or each subject's own trials; none: microvolts"),
     ] = "train",
 ) -> Dataset:
-    """Load the UCI EEG Database, `x` float32 `[N, channels, 256]` (one second at 256 Hz), groups are the subjects.
+    """Load the UCI EEG Database: `x` float32 `[N, channels, 256]` (one second at 256 Hz), groups are the subjects.
 
-    `standardise=subject` takes a subject's training trials, and of a subject that has none all its trials,
-    never a label. A channel that does not vary is only centred. Byte-identical trials are kept once.
+    `standardise=subject` uses the training trials of a subject, or all trials if the subject has no training trials,
+    but never a label. A channel that does not vary is only centred. Byte-identical trials are kept once.
 
     Raises:
-        DataError: files are missing, damaged or in another subject's folder; too few subjects.
-        SettingError: settings that do not go together, or more folds than a class has subjects.
+        DataError: files are missing, damaged or in another subject's folder, or there are too few subjects.
+        SettingError: settings contradict each other, or there are more folds than a class has subjects.
 
     Warns:
-        DataWarning: the split has the same subjects in training and test; files or trials were left out; one of
-            UCI's two folders is not there.
+        DataWarning: the split has the same subjects in training and test, files or trials were left out, or one of
+            UCI's two folders is missing.
     """
     shares = _checked(path, download, split, recordings, folds, fold, validation, test, conditions)
     folder, everything = _load(path, download)
@@ -106,8 +110,8 @@ def eeg_uci(
     else:
         index, how = _within_subjects(kept, groups, *shares, split, draw)
         text = (
-            f"eeg_uci: data.split={split} tests on the subjects of the training part; recognising the person alone "
-            "reaches such figures. Take data.split=subject for a claim about the disease"
+            f"eeg_uci: data.split={split} tests on the subjects of the training part; a model that only "
+            "recognises people reaches such figures. Take data.split=subject for a claim about the disease"
         )
         warnings.warn(text, DataWarning, stacklevel=2)
     if shuffle_labels:
@@ -140,7 +144,7 @@ def _checked(
     path: str | None, download: bool, split: str, recordings: str, folds: int, fold: int | None,
     validation: float | None, test: float | None, conditions: tuple[str, ...],
 ) -> tuple[float, float]:  # fmt: skip
-    """Return the fractions of validation and test; refuse a setting that would be ignored or cannot work."""
+    """Return the fractions of validation and test; refuse a setting that would have no effect or cannot work."""
     shares = (_FRACTION if validation is None else validation, _FRACTION if test is None else test)
     if path is not None and download:
         raise SettingError("data.download", True, "false beside data.path: downloads go to the cache folder")
@@ -187,7 +191,7 @@ def _load(path: str | None, download: bool) -> tuple[Path, Recordings]:
 def _selected(
     everything: Recordings, folder: Path, split: str, recordings: str, conditions: tuple[str, ...]
 ) -> Recordings:
-    """Return the trials that are asked for, equal ones once; warn of what was left out."""
+    """Return the trials that the settings select, equal trials once; warn of trials and files that are left out."""
     for key, value, needed in (
         ("data.recordings", recordings, [recordings] if recordings != "all" else []),
         ("data.split", split, ["train", "test"] if split == "uci" else []),
@@ -224,7 +228,7 @@ def _selected(
 
 # ------------------------------------------------------------------------------------------------ subjects
 def _shuffled(true: Tensor, seed: int) -> Tensor:
-    """Return labels `[subjects]`, half of each class changed, so that the label says nothing about the class."""
+    """Return labels `[subjects]` of which half of each class are changed, so that they carry no information."""
     draw = generator("eeg_uci", "labels", seed)
     given = true.clone()
     for label in (0, 1):
@@ -237,10 +241,10 @@ def _shuffled(true: Tensor, seed: int) -> Tensor:
 
 
 def _folds(given: Tensor, true: Tensor, folds: int, draw: torch.Generator) -> Tensor:
-    """Return each subject's fold `[subjects]`; all are `[subjects]`.
+    """Return each subject's fold `[subjects]`, from given and true labels `[subjects]`.
 
-    Subjects are dealt out in turn, sorted by given label and then by true one. So folds differ by one subject at
-    most in each given label, and in each pair of labels, and every fold has both given labels.
+    Subjects are dealt out in turn, sorted by given label and then by true label. So folds differ by at most one subject
+    in each given label and in each pair of labels, and every fold has both given labels.
     """
     counts = torch.bincount(given, minlength=len(CLASSES)).tolist()
     if min(counts) < 3:
@@ -258,7 +262,7 @@ def _folds(given: Tensor, true: Tensor, folds: int, draw: torch.Generator) -> Te
 def _within_subjects(
     kept: Recordings, groups: Tensor, validation: float, test: float, split: str, draw: torch.Generator
 ) -> tuple[list[Tensor], str]:
-    """Return the three parts, with the same subjects in all of them, and what to call that."""
+    """Return the indices of three parts that share their subjects, and the description of the split."""
     if split == "uci":
         pool = _where(torch.from_numpy(kept.origin == "train"))
         held_out = round(len(pool) * validation)
@@ -281,7 +285,7 @@ def _percent(fraction: float) -> str:
 
 # ------------------------------------------------------------------------------------------------ values
 def _prepared(values: NDArray[np.float32], channels: str, detrend: str) -> Tensor:
-    """Return `[N, channels, T]` in microvolts, a copy where it differs from `values`."""
+    """Return values in microvolts `[N, channels, T]`, which share memory with `values` if nothing is changed."""
     x = torch.from_numpy(values)
     if channels == "scalp":
         x = x[:, [number for number, name in enumerate(CHANNELS) if name not in NOT_SCALP]]

@@ -1,29 +1,40 @@
-"""Which samples of a recording become windows, and of which class: around events, or of fixed length in their spans."""
+"""Windows of one opened EEG recording: choose them by events, read, check, filter and resample the values, and cut."""
 
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import Any
 
 import numpy as np
 import yaml
 from numpy.typing import NDArray
 
-from fne.core.dataset import Finding
+from fne.core.dataset import FileError, Finding
 from fne.core.errors import SettingError, did_you_mean
-from fne.data.eeg.quality import LEAVE_OUT, refuse, some
-from fne.data.eeg.recording import Processing
+from fne.data.eeg.diagnose import explain
+from fne.data.eeg.events import Event, breaks, event_list, event_names, gaps, is_gap
+from fne.data.eeg.filters import (
+    Values,
+    as_sampled,
+    check_band,
+    filter_in_place,
+    moving_standardise,
+    resampled,
+    samples_at,
+)
+from fne.data.eeg.open import is_epochs, listening
+from fne.data.eeg.quality import LEAVE_OUT, refuse, repair, some
+from fne.data.eeg.recording import Header, Preprocessing, Source, Windows
 
-Event = tuple[float, float, str]
-"""Onset from the start of the recording and duration, both in seconds, and name."""
-_BREAK = re.compile(r"edge( boundary)?|boundary|new segment.*")
-"""Names of breaks in lower case: MNE's where it joined recordings, EEGLAB's, BrainVision's."""
+Recording = Any
+"""`mne.io.BaseRaw` or `mne.BaseEpochs`."""
+_TO_MICROVOLTS = 1e6
 _NAMES = 8
-"""That the config line of a message takes."""
+"""Events that the config line of a message names at most."""
 
 
 @dataclass(frozen=True)
@@ -31,10 +42,10 @@ class Cuts:
     """Windows to cut.
 
     Args:
-        index: first samples, or of a recording that is cut into epochs their numbers, int64 `[n]`.
+        index: first sample of each window, or number of its epoch if the recording is cut into epochs, int64 `[n]`.
         y: classes, int64 `[n]`.
-        onset: where windows begin, in seconds `[n]`.
-        findings: what was noted.
+        onset: begin of each window in seconds `[n]`.
+        findings: findings about windows that are left out.
     """
 
     index: NDArray[np.int64]
@@ -43,8 +54,180 @@ class Cuts:
     findings: tuple[Finding, ...] = ()
 
 
-def check_settings(processing: Processing) -> None:
-    """Raise `SettingError` for windows that cannot be at this sampling rate."""
+def prepare(source: Source, recording: Recording, header: Header, processing: Preprocessing) -> Windows:
+    """Return the windows of a recording.
+
+    Filters are applied to the whole recording, but not across its breaks.
+
+    Args:
+        source: the file; its label is used for windows of fixed length.
+        recording: recording as `open_recording` returns it; its values are read, but not changed.
+        header: header as `open_recording` returns it.
+        processing: settings of the windows and their values.
+
+    Raises:
+        FileError: the file has no usable window; its finding says why and what to do.
+        SettingError: the windows are impossible at this rate, whatever the file.
+    """
+    check_settings(processing)
+    slowest, rate = header.rates_of(processing.channels)
+    _check_request(recording, header, slowest, processing)
+    names, findings = _picked(header, processing)
+    try:
+        with listening(source, findings):
+            events = _events(recording, processing.events)
+            cuts = _cuts(recording, events, source, header, rate, processing)
+            values = _read(recording, [header.channels.index(name) for name in names])
+    except FileError:
+        raise
+    except Exception as error:
+        raise FileError(explain(error, source)) from error
+    with np.errstate(over="ignore"):  # the checks report infinite values
+        values *= _TO_MICROVOLTS * processing.scale
+    try:
+        if header.rates:
+            values = as_sampled(values, header.rate, [header.rates_of([name])[0] for name in names], rate)
+        findings += _processed(values, rate, names, breaks(events), recording.info["bads"], source, header, processing)
+        values = resampled(values[: len(processing.channels)], rate, processing.rate)
+        findings += cuts.findings
+        return _cut(values, _first_sample(header, processing, values.shape[-1]), cuts, findings, processing)
+    except MemoryError as error:
+        raise FileError(explain(error, source)) from error
+
+
+def _processed(
+    values: Values,
+    rate: float,
+    names: Sequence[str],
+    pauses: Sequence[float],
+    marked: Sequence[str],
+    source: Source,
+    header: Header,
+    processing: Preprocessing,
+) -> list[Finding]:
+    """Repair and filter the values of `names`, at `rate` Hz, in place; pure reference channels are not filtered."""
+    types = [header.types[header.channels.index(name)] for name in names]
+    own = len(processing.channels) if processing.reference == "average" else len(names)
+    findings = repair(values, rate, names, types, marked, header.uncalibrated, source.name, processing, own)
+    chosen = values[: len(processing.channels)]
+    return findings + filter_in_place(chosen, rate, pauses, source, processing)
+
+
+def _check_request(recording: Recording, header: Header, slowest: float, processing: Preprocessing) -> None:
+    """Refuse settings that are impossible for epochs, or where `slowest` Hz is the rate of the slowest channel."""
+    check_band(slowest, len(recording.times) / header.rate, processing)
+    if not is_epochs(recording):
+        return
+    what = "" if not processing.length else f"data.length = {processing.length:g} s"
+    what = "data.standardise = moving" if processing.moving else what
+    if what:
+        remedy = "standardise: trial" if processing.moving else "length: null"
+        refuse(
+            "epochs", f"{what} with a file that is cut into epochs", "a continuous recording", f"Set data: {{{remedy}}}"
+        )
+    begin, end, half_sample = header.tmin, header.tmax + 1 / header.rate, 0.5 / header.rate
+    if processing.tmin < begin - half_sample or processing.tmax > end + half_sample:
+        refuse(
+            "epochs",
+            f"its epochs reach from {begin:g} to {end:g} s",
+            f"epochs that hold data.tmin = {processing.tmin:g} to data.tmax = {processing.tmax:g} s",
+            f"Set data: {{tmin: {max(begin, processing.tmin):g}, tmax: {min(end, processing.tmax):g}}}",
+        )
+
+
+# ------------------------------------------------------------------------------------------------ reading
+def _picked(header: Header, processing: Preprocessing) -> tuple[list[str], list[Finding]]:
+    """Return the channels to read: those of the settings in their order, then pure reference channels."""
+    wanted, known = processing.channels, header.channels
+    assert set(wanted) <= set(known), "what files lack, their contract tells"
+    references: list[str] = []
+    findings: list[Finding] = []
+    if processing.reference == "average":
+        eeg = [name for name, kind in zip(known, header.types, strict=True) if kind == "eeg"]
+        references = eeg if set(eeg) & set(wanted) else []
+    elif not isinstance(processing.reference, str):
+        references = list(processing.reference)
+    for name in references:
+        if name not in known:
+            there = f"channel {name!r} of data.reference does not exist{did_you_mean(name, known)}"
+            refuse("reference", there, f"one of {some(known)}", "Set data: {reference: average}")
+    if len(references) == 1 and processing.reference != "average" and references[0] in wanted:
+        found = f"{references[0]} is the reference, so it is 0 everywhere"
+        remedy = "Leave it out of data.channels"
+        findings.append(Finding("reference", found, "channels that vary", remedy, "noted"))
+    return [*wanted, *(name for name in references if name not in wanted)], findings
+
+
+def _read(recording: Recording, places: Sequence[int]) -> Values:
+    """Return the values of the channels at `places` in volts, in that order."""
+    values: Values = recording.get_data(picks=list(places))
+    return np.ascontiguousarray(values.swapaxes(0, 1)) if is_epochs(recording) else values
+
+
+def _events(recording: Recording, origin: str) -> list[Event]:
+    """Return the events of a recording; for a continuous one, marks of bad parts and breaks are included."""
+    if is_epochs(recording):
+        onsets = (recording.events[:, 0] / recording.info["sfreq"]).tolist()
+        return [(onset, 0.0, name) for onset, name in zip(onsets, event_names(recording), strict=True)]
+    marks = [
+        (float(note["onset"] - recording.first_time), float(note["duration"]), str(note["description"]))
+        for note in recording.annotations
+        if is_gap(note["description"])
+    ]
+    return event_list(recording, origin) + marks
+
+
+# ------------------------------------------------------------------------------------------------ cutting
+def _cuts(
+    recording: Recording,
+    events: Sequence[Event],
+    source: Source,
+    header: Header,
+    rate: float,
+    processing: Preprocessing,
+) -> Cuts:
+    """Return the windows to cut from values that are first brought to `rate` Hz; no value is needed for that."""
+    if not is_epochs(recording):
+        total = samples_at(samples_at(recording.n_times, header.rate, rate), rate, processing.rate)
+        return plan(events, total, source.label, processing, "stim" in header.types)
+    numbered = [(number, 0.0, name) for number, (_, _, name) in enumerate(events)]
+    index, _, y = zip(*labelled(numbered, processing), strict=True)
+    onset = np.array([events[number][0] for number in index]) + processing.tmin
+    return Cuts(np.array(index, np.int64), np.array(y, np.int64), onset)
+
+
+def _first_sample(header: Header, processing: Preprocessing, total: int) -> int | None:
+    """Return the first sample of the window within an epoch of `total` samples; `None` for a continuous recording."""
+    if not header.epochs:
+        return None
+    return min(round((processing.tmin - header.tmin) * processing.rate), total - processing.times)
+
+
+def _cut(
+    values: Values, first: int | None, cuts: Cuts, findings: Sequence[Finding], processing: Preprocessing
+) -> Windows:
+    """Return copies of the windows; moving standardisation changes `values`."""
+    length = processing.times
+    if first is None:
+        every = np.lib.stride_tricks.sliding_window_view(values, length, axis=-1)
+    else:
+        every = values[..., first : first + length]
+    kept, reasons = np.ones(len(cuts.index), bool), tuple[Finding, ...]()
+    if processing.reject:
+        kept = np.array([np.ptp(every[:, i], axis=-1).max() <= processing.reject for i in cuts.index])
+        text = f"above data.reject = {processing.reject:g} microvolts peak to peak"
+        reasons = left_out(len(kept), [(int((~kept).sum()), text)], "windows without artefacts")
+    if processing.moving:
+        moving_standardise(values)
+    x = np.empty((int(kept.sum()), len(values), length), np.float32)
+    for number, i in enumerate(cuts.index[kept]):
+        x[number] = every[:, i]
+    return Windows(x, cuts.y[kept], cuts.onset[kept], (*findings, *reasons))
+
+
+# ------------------------------------------------------------------------------------------------ choice of windows
+def check_settings(processing: Preprocessing) -> None:
+    """Raise `SettingError` for windows that are impossible at this sampling rate."""
     rate, least = processing.rate, 1 / processing.rate
     if processing.times < 1:
         key, value = ("data.length", processing.length) if processing.length else ("data.tmax", processing.tmax)
@@ -55,20 +238,19 @@ def check_settings(processing: Processing) -> None:
         raise SettingError("data.step", processing.step, f"at least {least:g} s, one sample at {rate:g} Hz")
 
 
-def plan(events: Sequence[Event], total: int, label: str, processing: Processing, stim: bool = False) -> Cuts:
+def plan(events: Sequence[Event], total: int, label: str, processing: Preprocessing, stim: bool = False) -> Cuts:
     """Return the windows of a continuous recording.
 
     Args:
-        events: all of them, those that mark bad parts and breaks included.
-        total: samples of the recording, at the rate of `processing`.
-        label: of the whole file, or nothing.
-        processing: says which events, and where windows lie.
+        events: all events, marks of bad parts and breaks included.
+        total: number of samples of the recording at the rate of `processing`.
+        label: label of the whole file, or an empty text.
+        processing: settings of the windows and their events.
         stim: whether the recording has a stim channel.
 
     Raises:
-        FileError: no event or label is asked for, no window lies within the recording.
+        FileError: the settings name no event or label of the file, or no window is within the recording.
     """
-    gaps = [_point(event) for event in events if is_gap(event[2])]
     named = [event for event in events if not is_gap(event[2])]
     rate, times = processing.rate, processing.times
     findings: tuple[Finding, ...] = ()
@@ -79,9 +261,9 @@ def plan(events: Sequence[Event], total: int, label: str, processing: Processing
     start, y = np.array(wanted, np.int64).T
     inside = (start >= 0) & (start + times <= total)
     clean = np.ones(len(start), bool)
-    for onset, duration, _ in gaps:
+    for onset, duration, _ in gaps(events):
         first, end = (math.ceil(second * rate - 1e-6) for second in (onset, onset + duration))
-        clean &= (start >= end) | (start + times <= first)  # without duration: a break, which must not lie within
+        clean &= (start >= end) | (start + times <= first)  # a break has no duration and must not be inside
     kept = inside & clean
     reasons = (
         (int((~inside).sum()), "beyond the recording"),
@@ -92,11 +274,11 @@ def plan(events: Sequence[Event], total: int, label: str, processing: Processing
     return Cuts(start[kept], y[kept], start[kept] / rate, findings)
 
 
-def labelled(events: Sequence[Event], processing: Processing, stim: bool = False) -> list[tuple[float, float, int]]:
-    """Return onset, duration and class of the events that `labels` asks for; `stim` as in `plan`.
+def labelled(events: Sequence[Event], processing: Preprocessing, stim: bool = False) -> list[tuple[float, float, int]]:
+    """Return onset, duration and class of the events that `labels` names; `stim` as in `plan`.
 
     Raises:
-        FileError: there are none; says which were looked for, and which there are.
+        FileError: the file has no such event; the finding lists its events.
     """
     counts = Counter(name for _, _, name in events)
     classes = {name: _class_of(name, processing) for name in counts}
@@ -111,45 +293,11 @@ def labelled(events: Sequence[Event], processing: Processing, stim: bool = False
     return found
 
 
-def is_gap(name: str) -> bool:
-    """Whether an event marks a break, or a bad part: for MNE all do that begin with `bad`, also `badge`."""
-    return _plain(name).startswith("bad") or _is_break(name)
-
-
-def taken_for_bad(names: Iterable[str]) -> tuple[Finding, ...]:
-    """Return the finding that events are taken for bad parts which may be none, such as `badge`."""
-    counts = Counter(name for name in names if re.match(r"bad[^\W_]", _plain(name)))
-    if not counts:
-        return ()
-    found = f"taken for bad parts of the recording: {some([f'{name} ({count})' for name, count in counts.items()])}"
-    remedy = "Rename them if they are trials: MNE takes all that begin with bad for bad parts"
-    return (Finding("events", found, "events with other names", remedy, "noted"),)
-
-
-def _plain(name: str) -> str:
-    return name.lower().removeprefix("comment/")  # which BrainVision puts before them
-
-
-def _is_break(name: str) -> bool:
-    return _BREAK.fullmatch(_plain(name)) is not None
-
-
-def breaks(events: Sequence[Event]) -> list[float]:
-    """Return where the recording was interrupted, in seconds, sorted: filters must not reach across."""
-    found = set[float]()
-    for onset, duration, name in events:
-        if _is_break(name):
-            found.add(onset)
-        elif _plain(name).startswith("bad_acq_skip"):  # MNE gives zeros there
-            found |= {onset, onset + duration}
-    return sorted(found)
-
-
 def left_out(total: int, reasons: Sequence[tuple[int, str]], expected: str) -> tuple[Finding, ...]:
-    """Return the finding that windows were left out, if any were.
+    """Return the finding that windows were left out, if there are any.
 
     Raises:
-        FileError: none is left.
+        FileError: no window is left.
     """
     parts = [f"{count} {why}" for count, why in reasons if count]
     if not parts:
@@ -161,21 +309,15 @@ def left_out(total: int, reasons: Sequence[tuple[int, str]], expected: str) -> t
     return (Finding("windows", found, expected, "Nothing to do where that is meant", "noted"),)
 
 
-def _point(event: Event) -> Event:
-    """Return an event without its duration if it is a break: EEGLAB gives there how much was cut out."""
-    onset, _, name = event
-    return (onset, 0.0, name) if _is_break(name) else event
-
-
 # ------------------------------------------------------------------------------------------------ classes
-def _class_of(name: str, processing: Processing) -> int | None:
-    """Return the class by the event's very name, else by the first pattern that fits."""
+def _class_of(name: str, processing: Preprocessing) -> int | None:
+    """Return the class by the exact name of the event, else by the first pattern that matches."""
     fitting = [label for pattern, label in processing.labels if name == pattern]
     fitting += [label for pattern, label in processing.labels if fnmatchcase(name, pattern)]
     return processing.classes.index(fitting[0]) if fitting else None
 
 
-def _class_of_file(label: str, processing: Processing) -> int:
+def _class_of_file(label: str, processing: Preprocessing) -> int:
     y = _class_of(label, processing)
     if y is None:
         patterns = ", ".join(f"{pattern!r}{did_you_mean(pattern, [label])}" for pattern, _ in processing.labels)
@@ -184,7 +326,7 @@ def _class_of_file(label: str, processing: Processing) -> int:
 
 
 def _remedy(names: Sequence[str], stim: bool = False) -> str:
-    """Return how to say which events or labels are meant, of these; `stim`: maybe those of the stim channels."""
+    """Return the remedy that names some of the events or labels; `stim`: also suggest the stim channels."""
     if not names:
         where = "Say where its events are by data: {events: stim}, or cut" if stim else "Cut"
         return (
@@ -201,9 +343,9 @@ def _remedy(names: Sequence[str], stim: bool = False) -> str:
 
 # ------------------------------------------------------------------------------------------------ fixed length
 def _fixed(
-    events: Sequence[Event], seconds: float, label: str, processing: Processing, stim: bool
+    events: Sequence[Event], seconds: float, label: str, processing: Preprocessing, stim: bool
 ) -> tuple[list[tuple[int, int]], tuple[Finding, ...]]:
-    """Return first sample and class of the windows in a recording of so many seconds, and what was noted."""
+    """Return first sample and class of each window in a recording of `seconds`, and findings."""
     spans = [(0.0, seconds, _class_of_file(label, processing))] if label else _spans(events, processing, stim)
     spans = [(onset, min(duration, seconds - onset), y) for onset, duration, y in spans]
     windows = [_within(*span, processing) for span in spans]
@@ -219,7 +361,7 @@ def _fixed(
     return every, (Finding("windows", found, expected, "Nothing to do where that is meant", "noted"),)
 
 
-def _spans(events: Sequence[Event], processing: Processing, stim: bool) -> list[tuple[float, float, int]]:
+def _spans(events: Sequence[Event], processing: Preprocessing, stim: bool) -> list[tuple[float, float, int]]:
     matching = labelled(events, processing, stim)
     lasting = [event for event in matching if event[1] > 0]
     if not lasting:
@@ -233,8 +375,8 @@ def _spans(events: Sequence[Event], processing: Processing, stim: bool) -> list[
     return lasting
 
 
-def _within(onset: float, duration: float, y: int, processing: Processing) -> list[tuple[int, int]]:
-    """Return first sample and class of each window within a span."""
+def _within(onset: float, duration: float, y: int, processing: Preprocessing) -> list[tuple[int, int]]:
+    """Return first sample and class of each window within a span; onset and duration are in seconds."""
     rate, step = processing.rate, processing.step or processing.length
     last = round((onset + duration) * rate) - processing.times
     starts = {round((onset + k * step) * rate) for k in range(math.ceil(max(duration, 0) / step) + 1)}

@@ -134,7 +134,7 @@ def test_regression_is_dealt(partition: str) -> None:
         ([[0, 1], [2], []], r"node-002 has no samples \(4 samples, 3 nodes\)"),
         ([[0, 1], [1], [2, 3]], "sample 1 of 4 was dealt 2 times"),
         ([[0], [1], [2]], "sample 3 of 4 was dealt 0 times"),
-        ([[0, 1], [2, 3]], "made 2 nodes where 3 were asked for"),
+        ([[0, 1], [2, 3]], "made 2 nodes instead of 3"),
     ],
 )
 def test_a_partition_that_breaks_the_contract_is_refused(

@@ -13,9 +13,9 @@ import pytest
 from numpy.typing import NDArray
 
 from fne.core.dataset import FileError, Finding
-from fne.data.eeg.open import event_list
-from fne.data.eeg.recording import Header, Processing, Source, Windows
-from fne.data.eeg.signal import prepare
+from fne.data.eeg.events import event_list
+from fne.data.eeg.recording import Header, Preprocessing, Source, Windows
+from fne.data.eeg.windows import prepare
 
 RATE = 100.0
 NAMES = ("Fz", "Cz", "Pz", "Oz", "C3", "C4", "P3", "P4")
@@ -62,7 +62,7 @@ def run(raw: Any, label: str = "", **settings: Any) -> Windows:
     )
     labels = settings.pop("labels", (("T1", "left"), ("T2", "right")))
     wanted = {"channels": header.channels, "rate": header.rate, "labels": labels} | settings
-    processing = Processing(**wanted, classes=tuple(dict.fromkeys(name for _, name in labels)))
+    processing = Preprocessing(**wanted, classes=tuple(dict.fromkeys(name for _, name in labels)))
     return prepare(Source(Path("one.edf"), "s1/one.edf", "s1", label=label), raw, header, processing)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from fne.core.errors import DataError
-from fne.data.eeg.layout import companions, find
+from fne.data.eeg.find import companions, find
 from fne.data.eeg.open import open_recording
 from tests.data.eeg.reading_parts import VALUES, marked, put, refused, save
 

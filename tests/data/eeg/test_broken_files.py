@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from fne.core.dataset import FileError
-from fne.data.eeg.faults import explain
+from fne.data.eeg.diagnose import explain
 from fne.data.eeg.open import listening, open_recording
 from tests.data.eeg.reading_parts import BRAINVISION, edf, marked, put, refused, save, source
 

@@ -18,16 +18,16 @@ import pytest
 from fne.core.dataset import FileError, Finding
 from fne.core.errors import DataWarning
 from fne.core.files import write_atomically
-from fne.data.eeg import cache as eeg_store
-from fne.data.eeg.cache import Store
-from fne.data.eeg.recording import Header, Processing, Source, Windows
+from fne.data.eeg import cache as cache_module
+from fne.data.eeg.cache import Cache
+from fne.data.eeg.recording import Header, Preprocessing, Source, Windows
 
 FINDINGS = (Finding("flat", "Öz: flat", "channels that vary", "data: {bad_channels: zero}", "repaired"),)
 HEADER = Header(
     ("Cz", "Öz"), ("eeg", "eog"), 160.0, 0.1 + 0.2, {"T2": 7, "T1": 8}, 3, -0.2, float(np.float64(1) / 3), FINDINGS,
     {"Öz": "no scale"},
 )  # fmt: skip
-PROCESSING = Processing(("Cz", "Öz"), 160.0, (("T1", "left"), ("T2", "right")), ("left", "right"))
+PROCESSING = Preprocessing(("Cz", "Öz"), 160.0, (("T1", "left"), ("T2", "right")), ("left", "right"))
 SOURCE = Source(Path("/data/s1/one.edf"), "s1/one.edf", "s1")
 
 
@@ -52,15 +52,15 @@ def never() -> Windows:
 def test_what_was_kept_comes_back_equal(tmp_path: Path) -> None:
     place = tmp_path / "a" / "eeg_files"
     made = windows()
-    first = Store(place).windows("d", SOURCE, PROCESSING, lambda: made)
-    again = Store(place).windows("d", SOURCE, PROCESSING, never)
+    first = Cache(place).windows("d", SOURCE, PROCESSING, lambda: made)
+    again = Cache(place).windows("d", SOURCE, PROCESSING, never)
     for one in (first, again):
         assert_equal(one, made)
         assert isinstance(one.x, np.memmap)
         one.x[0] = 0  # in memory only
-    assert_equal(Store(place).windows("d", SOURCE, PROCESSING, never), made)
-    assert Store(place).header("d", SOURCE, "auto", lambda: HEADER) == HEADER
-    kept = Store(place).header("d", SOURCE, "auto", never)  # type: ignore[arg-type]
+    assert_equal(Cache(place).windows("d", SOURCE, PROCESSING, never), made)
+    assert Cache(place).header("d", SOURCE, "auto", lambda: HEADER) == HEADER
+    kept = Cache(place).header("d", SOURCE, "auto", never)  # type: ignore[arg-type]
     assert kept == HEADER
     assert list(kept.events) == ["T2", "T1"]
     assert [type(getattr(kept, field.name)) for field in fields(Header)] == [
@@ -70,7 +70,7 @@ def test_what_was_kept_comes_back_equal(tmp_path: Path) -> None:
 
 def test_only_the_owner_may_read_it(tmp_path: Path) -> None:
     place = tmp_path / "eeg_files"
-    Store(place).windows("d", SOURCE, PROCESSING, windows)
+    Cache(place).windows("d", SOURCE, PROCESSING, windows)
     assert stat.S_IMODE(place.stat().st_mode) == 0o700
     files = sorted(place.iterdir())
     assert [file.suffix for file in files] == [".json", ".npy"]
@@ -80,17 +80,17 @@ def test_only_the_owner_may_read_it(tmp_path: Path) -> None:
 def test_nothing_is_kept_without_a_place(tmp_path: Path) -> None:
     path = tmp_path / "one.edf"
     path.write_bytes(b"x")
-    store = Store(None)
-    assert store.hash_of([path]) == store.hash_of([path])
+    cache = Cache(None)
+    assert cache.hash_of([path]) == cache.hash_of([path])
     for seed in (0, 1):
-        assert_equal(store.windows("d", SOURCE, PROCESSING, lambda: windows(seed=seed)), windows(seed=seed))  # noqa: B023
-    assert store.header("d", SOURCE, "auto", lambda: HEADER) is HEADER
+        assert_equal(cache.windows("d", SOURCE, PROCESSING, lambda: windows(seed=seed)), windows(seed=seed))  # noqa: B023
+    assert cache.header("d", SOURCE, "auto", lambda: HEADER) is HEADER
     assert list(tmp_path.iterdir()) == [path]
 
 
 def test_it_lies_in_the_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fne.data.sources.cache_folder", lambda: tmp_path)
-    assert eeg_store.folder() == tmp_path / "eeg_files"
+    assert cache_module.folder() == tmp_path / "eeg_files"
 
 
 OTHERS: dict[str, object] = {
@@ -101,9 +101,9 @@ OTHERS: dict[str, object] = {
 
 
 def test_every_setting_makes_other_windows(tmp_path: Path) -> None:
-    assert set(OTHERS) == {field.name for field in fields(Processing)}
-    store = Store(tmp_path)
-    store.windows("d", SOURCE, PROCESSING, windows)
+    assert set(OTHERS) == {field.name for field in fields(Preprocessing)}
+    cache = Cache(tmp_path)
+    cache.windows("d", SOURCE, PROCESSING, windows)
     cases = [("d", SOURCE, replace(PROCESSING, **{name: value})) for name, value in OTHERS.items()]  # type: ignore[arg-type]
     cases += [
         ("e", SOURCE, PROCESSING),
@@ -113,20 +113,20 @@ def test_every_setting_makes_other_windows(tmp_path: Path) -> None:
     ]
     for number, (digest, source, processing) in enumerate(cases):
         with pytest.raises(ZeroDivisionError):
-            store.windows(digest, source, processing, lambda: 1 // 0)  # type: ignore[arg-type, return-value]
-        store.windows(digest, source, processing, lambda: windows(seed=number))  # noqa: B023
+            cache.windows(digest, source, processing, lambda: 1 // 0)  # type: ignore[arg-type, return-value]
+        cache.windows(digest, source, processing, lambda: windows(seed=number))  # noqa: B023
     for number, case in enumerate(cases):
-        assert_equal(store.windows(*case, never), windows(seed=number))
+        assert_equal(cache.windows(*case, never), windows(seed=number))
 
 
 def test_another_version_of_mne_or_of_the_format_makes_them_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    Store(tmp_path).windows("d", SOURCE, PROCESSING, windows)
+    Cache(tmp_path).windows("d", SOURCE, PROCESSING, windows)
     for name, value in (("_mne", lambda: "0.1"), ("_VERSION", -1)):
         with monkeypatch.context() as patch:
-            patch.setattr(eeg_store, name, value)
-            made = Store(tmp_path).windows("d", SOURCE, PROCESSING, lambda: windows(seed=1))
+            patch.setattr(cache_module, name, value)
+            made = Cache(tmp_path).windows("d", SOURCE, PROCESSING, lambda: windows(seed=1))
             assert_equal(made, windows(seed=1))
 
 
@@ -135,7 +135,7 @@ def test_what_cannot_be_made_is_not_kept(tmp_path: Path) -> None:
         raise FileError(FINDINGS[0])
 
     with pytest.raises(FileError):
-        Store(tmp_path / "x").windows("d", SOURCE, PROCESSING, refuse)
+        Cache(tmp_path / "x").windows("d", SOURCE, PROCESSING, refuse)
     assert not (tmp_path / "x").exists()
 
 
@@ -162,7 +162,7 @@ DAMAGES: dict[str, tuple[str, Callable[[Path], object]]] = {
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_entry_is_made_anew(tmp_path: Path, damage: str) -> None:
-    Store(tmp_path).windows("d", SOURCE, PROCESSING, windows)
+    Cache(tmp_path).windows("d", SOURCE, PROCESSING, windows)
     assert windows().y[0] == 0
     ending, spoil = DAMAGES[damage]
     path = next(tmp_path.glob(f"*{ending}"))
@@ -171,10 +171,10 @@ def test_a_damaged_entry_is_made_anew(tmp_path: Path, damage: str) -> None:
     assert path.is_dir() or not path.exists() or path.read_bytes() != before
     if damage == "a folder":
         with pytest.warns(DataWarning, match="cannot be kept"):
-            assert_equal(Store(tmp_path).windows("d", SOURCE, PROCESSING, windows), windows())
+            assert_equal(Cache(tmp_path).windows("d", SOURCE, PROCESSING, windows), windows())
         return
-    assert_equal(Store(tmp_path).windows("d", SOURCE, PROCESSING, windows), windows())
-    assert_equal(Store(tmp_path).windows("d", SOURCE, PROCESSING, never), windows())
+    assert_equal(Cache(tmp_path).windows("d", SOURCE, PROCESSING, windows), windows())
+    assert_equal(Cache(tmp_path).windows("d", SOURCE, PROCESSING, never), windows())
     assert len(list(tmp_path.iterdir())) == 2
 
 
@@ -194,25 +194,25 @@ def test_where_nothing_can_be_kept_one_warning_says_so(
             raise OSError(28, "No space left on device")
 
         monkeypatch.setattr(os, "replace", full)
-    store = Store(place)
+    cache = Cache(place)
     with pytest.warns(DataWarning, match=r"eeg_files: what was read cannot be kept \(.*\), so each start reads"):
-        digest = store.hash_of([path])
+        digest = cache.hash_of([path])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert store.hash_of([path]) == digest
-        assert_equal(store.windows(digest, SOURCE, PROCESSING, windows), windows())
-        assert store.header(digest, SOURCE, "auto", lambda: HEADER) == HEADER
+        assert cache.hash_of([path]) == digest
+        assert_equal(cache.windows(digest, SOURCE, PROCESSING, windows), windows())
+        assert cache.header(digest, SOURCE, "auto", lambda: HEADER) == HEADER
     assert place.is_file() or not list(place.iterdir())
 
 
 @pytest.mark.skipif(os.name == "nt" or os.getuid() == 0, reason="the superuser may write everywhere")
 def test_a_folder_that_may_only_be_read(tmp_path: Path) -> None:
-    Store(tmp_path).windows("d", SOURCE, PROCESSING, windows)
+    Cache(tmp_path).windows("d", SOURCE, PROCESSING, windows)
     tmp_path.chmod(0o500)
-    store = Store(tmp_path)
-    assert_equal(store.windows("d", SOURCE, PROCESSING, never), windows())
+    cache = Cache(tmp_path)
+    assert_equal(cache.windows("d", SOURCE, PROCESSING, never), windows())
     with pytest.warns(DataWarning, match="cannot be kept"):
-        store.windows("e", SOURCE, PROCESSING, windows)
+        cache.windows("e", SOURCE, PROCESSING, windows)
     tmp_path.chmod(0o700)
 
 
@@ -224,11 +224,11 @@ def test_two_at_once_do_no_harm(tmp_path: Path) -> None:
         for _ in range(40):
             for entry in tmp_path.glob("*.json"):
                 entry.unlink(missing_ok=True)
-            assert_equal(Store(tmp_path).windows("d", SOURCE, PROCESSING, lambda: made), made)
+            assert_equal(Cache(tmp_path).windows("d", SOURCE, PROCESSING, lambda: made), made)
 
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(keep, range(2)))
-    assert_equal(Store(tmp_path).windows("d", SOURCE, PROCESSING, never), made)
+    assert_equal(Cache(tmp_path).windows("d", SOURCE, PROCESSING, never), made)
     assert sorted(path.suffix for path in tmp_path.iterdir()) == [".json", ".npy"]
 
 
@@ -247,7 +247,7 @@ def test_a_private_file_is_written_by_a_function(tmp_path: Path) -> None:
 @pytest.fixture
 def fast_clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Take 20 ms for what files may change in unseen, and return how to wait for longer than that."""
-    monkeypatch.setattr(eeg_store, "_GRANULARITY", 20_000_000)
+    monkeypatch.setattr(cache_module, "_GRANULARITY", 20_000_000)
     return lambda: time.sleep(0.05)
 
 
@@ -256,7 +256,7 @@ def tamper(place: Path) -> None:
     (path,) = place.glob("*.json")
     entry = json.loads(path.read_text())
     entry["facts"]["digest"] = "remembered"
-    entry["check"] = eeg_store._check(eeg_store._canonical([entry["facts"], entry["array"]]))
+    entry["check"] = cache_module._check(cache_module._canonical([entry["facts"], entry["array"]]))
     path.write_text(json.dumps(entry))
 
 
@@ -264,29 +264,29 @@ def test_a_file_that_did_not_change_is_only_looked_at(tmp_path: Path, fast_clock
     path, place = tmp_path / "one.edf", tmp_path / "cache"
     path.write_bytes(b"content")
     fast_clock()
-    true = Store(place).hash_of([path])
+    true = Cache(place).hash_of([path])
     tamper(place)
-    remembered = Store(place).hash_of([path])
+    remembered = Cache(place).hash_of([path])
     assert remembered != true
     for change in (lambda: path.write_bytes(b"CONTENT"), lambda: path.write_bytes(b"contents"), lambda: os.utime(path)):
         fast_clock()
         change()
-        assert Store(place).hash_of([path]) != remembered
+        assert Cache(place).hash_of([path]) != remembered
     path.write_bytes(b"content")
-    assert Store(place).hash_of([path]) == true
+    assert Cache(place).hash_of([path]) == true
 
 
 def test_a_file_that_changed_just_before_it_was_read_is_read_again(tmp_path: Path) -> None:
     """Git's rule: the next change may come within the same tick, and leave the same times and size."""
     path, place = tmp_path / "one.edf", tmp_path / "cache"
     path.write_bytes(b"content")
-    true = Store(place).hash_of([path])
+    true = Cache(place).hash_of([path])
     tamper(place)
-    assert Store(place).hash_of([path]) == true
+    assert Cache(place).hash_of([path]) == true
     os.utime(path, ns=(0, time.time_ns() + 10**15))  # of a clock that is wrong
-    assert Store(place).hash_of([path]) == true
+    assert Cache(place).hash_of([path]) == true
     tamper(place)
-    assert Store(place).hash_of([path]) == true
+    assert Cache(place).hash_of([path]) == true
 
 
 def test_old_times_do_not_hide_new_content(tmp_path: Path, fast_clock: Callable[[], None]) -> None:
@@ -295,23 +295,23 @@ def test_old_times_do_not_hide_new_content(tmp_path: Path, fast_clock: Callable[
     path.write_bytes(b"content")
     os.utime(path, ns=(10**18, 10**18))
     fast_clock()
-    store = Store(tmp_path / "cache")
-    before = store.hash_of([path])
+    cache = Cache(tmp_path / "cache")
+    before = cache.hash_of([path])
     path.write_bytes(b"CONTENT")
     os.utime(path, ns=(10**18, 10**18))
-    assert store.hash_of([path]) != before
+    assert cache.hash_of([path]) != before
 
 
 def test_the_hash_is_of_all_files_their_names_and_their_order(tmp_path: Path) -> None:
     for name, content in (("a", b"1"), ("b", b"2"), ("c", b"1"), ("d", b"12")):
         (tmp_path / name).write_bytes(content)
     (tmp_path / "folder").mkdir()
-    store = Store(None)
+    cache = Cache(None)
     lists = ["a", "b", "c", "d", "ab", "ba", "cb", "", ["folder"], ["folder", "a"]]
-    digests = [store.hash_of([tmp_path / name for name in names]) for names in lists]
+    digests = [cache.hash_of([tmp_path / name for name in names]) for names in lists]
     assert len(set(digests)) == len(lists)
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "a").write_bytes(b"1")
-    assert store.hash_of([tmp_path / "other" / "a"]) == digests[0]
+    assert cache.hash_of([tmp_path / "other" / "a"]) == digests[0]
     with pytest.raises(FileNotFoundError):
-        store.hash_of([tmp_path / "nowhere"])
+        cache.hash_of([tmp_path / "nowhere"])

@@ -54,7 +54,7 @@ def test_only_eeg_channels_count_for_the_average_and_are_changed_by_it() -> None
 @pytest.mark.parametrize(
     ("settings", "found"),
     [
-        ({"reference": ("Pzz",)}, "channel 'Pzz' of data.reference is not there, did you mean 'Pz'?"),
+        ({"reference": ("Pzz",)}, "channel 'Pzz' of data.reference does not exist, did you mean 'Pz'?"),
         ({"reference": ("Oz",), "bad_channels": "zero"}, "channel Oz of data.reference is bad"),
     ],
 )

@@ -13,8 +13,8 @@ import pytest
 from fne.config.registry import load
 from fne.core.dataset import Dataset, FilesError
 from fne.core.errors import DataWarning
-from fne.data.eeg.codes import code_events
-from fne.data.eeg.open import event_list, open_recording
+from fne.data.eeg.events import code_events, event_list
+from fne.data.eeg.open import open_recording
 from fne.data.eeg.recording import Source
 
 RATE, TRIALS = 128.0, 18

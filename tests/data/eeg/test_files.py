@@ -25,8 +25,8 @@ from fne.config.load import load_config
 from fne.config.registry import load
 from fne.core.dataset import Dataset, FilesError
 from fne.core.errors import DataError, DataWarning, FneError, SettingError
-from fne.data.eeg.contract import agree
 from fne.data.eeg.recording import Header
+from fne.data.eeg.survey import agree
 from fne.data.partition import deal
 
 DATA = os.environ.get("FNE_DATA")
@@ -327,8 +327,8 @@ def test_files_agree_on_the_rate() -> None:
         ({"fold": 4}, SettingError, "data.fold = 4: must be below 4"),
         ({"folds": 9}, DataError, "data.folds = 9, but there are 4 subjects"),
         ({"split": "run"}, DataError, "no subject has more than 1 runs"),
-        ({"split": "session"}, SettingError, "nothing says the session of sub-0_run-0_raw.fif"),
-        ({"groups": "site"}, SettingError, "data.groups = 'site': must be subject: nothing says the site"),
+        ({"split": "session"}, SettingError, "no path says the session of sub-0_run-0_raw.fif"),
+        ({"groups": "site"}, SettingError, "data.groups = 'site': must be subject: no path says the site"),
         ({"channels": ["C3", "C5"]}, DataError, "data.channels: no file has a channel 'C5'; there are C3, C4, Cz"),
         ({"channels": ["FCC3"]}, DataError, "no file has a channel 'FCC3', did you mean 'C3'"),
         ({"types": ["ecg"]}, DataError, "no file has a channel of data.types = .ecg.; there are channels of type eeg"),
@@ -338,7 +338,8 @@ def test_files_agree_on_the_rate() -> None:
         ({"channels": []}, SettingError, "data.channels = .*: must be a list of different channels, at least one"),
         ({"reference": []}, SettingError, "data.reference = .*: must be a list of different channels"),
         ({"length": 0.5, "tmin": 0.2}, SettingError, "data.tmin = 0.2: must be 0 with data.length"),
-        ({"split": "trial", "validation": 0.01}, SettingError, "data.validation = 0.01: must be larger: of 16 windows"),
+        ({"split": "trial", "validation": 0.01}, SettingError,
+             "data.validation = 0.01: must be larger: it selects none of 16 windows"),
         ({"folds": 2, "validation": 0.01}, SettingError, "data.validation = 0.01: must be larger"),
         ({"path": "nowhere/at/all"}, DataError, r"eeg_files: nowhere/at/all \(from .*\): not found"),
     ],

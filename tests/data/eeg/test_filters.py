@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from fne.data.eeg.filters import filter_in_place, moving_standardise, resampled
-from fne.data.eeg.recording import Processing, Source
+from fne.data.eeg.recording import Preprocessing, Source
 from tests.data.eeg.signal_parts import RATE, Event, Values, noise, recorded, refusal, run, told
 
 
@@ -136,7 +136,7 @@ def counted(function: Callable[..., Any], calls: list[Any]) -> Callable[..., Any
 
 def test_filters_take_channels_together_in_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     values = noise(64, 1200)
-    settings = Processing((), RATE, (), (), low=1.0, high=30.0, notch=20.0)
+    settings = Preprocessing((), RATE, (), (), low=1.0, high=30.0, notch=20.0)
     expected = mne.filter.filter_data(
         mne.filter.notch_filter(values, RATE, [20.0, 40.0], verbose="ERROR"), RATE, 1.0, 30.0, verbose="ERROR"
     )

@@ -13,7 +13,7 @@ import mne
 import pytest
 
 from fne.core.errors import DataError, SettingError
-from fne.data.eeg.layout import FORMATS, Folder, companions, find, listed
+from fne.data.eeg.find import FORMATS, Folder, companions, find, listed
 from tests.data.eeg.reading_parts import BRAINVISION, edf, put
 
 
@@ -59,7 +59,7 @@ def test_find_by_expression_and_pattern(tmp_path: Path) -> None:
     (one,) = find(tmp_path / "siteB/p1/day2/x.bdf")
     assert (one.name, one.subject, one.path) == ("x.bdf", "x", tmp_path / "siteB/p1/day2/x.bdf")
     for subject, words in (
-        (None, "by no usual form of a name"),
+        (None, "whose path has no usual form"),
         ("(", "a regular expression"),
         ("p1", "with a group"),
         (r"siteA/(?P<subject>\w+)", "2 of 4 have none, the first is 'siteB/p1/day2/x.bdf'"),
@@ -101,13 +101,13 @@ def test_folders_are_subjects_only_where_they_must_be(
 
 
 def test_find_nothing(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="is not there"):
+    with pytest.raises(DataError, match="does not exist"):
         find(tmp_path / "gone")
-    with pytest.raises(DataError, match="there is nothing else"):
+    with pytest.raises(DataError, match="found no other file"):
         find(tmp_path)
     put(tmp_path / "a.txt", b"")
     put(tmp_path / "b.txt", b"")
-    with pytest.raises(DataError, match=r"no EEG recording with data.pattern = .*\.edf.*there are 2 \.txt"):
+    with pytest.raises(DataError, match=r"no EEG recording with data.pattern = .*\.edf.*found 2 \.txt"):
         find(tmp_path)
     with pytest.raises(DataError, match=r"data\.bids = yes"):
         find(tmp_path, bids="yes")
@@ -162,7 +162,7 @@ def test_every_reader_is_one_of_mne() -> None:
 def test_looking_for_files_needs_no_mne(tmp_path: Path) -> None:
     put(tmp_path / "a.edf", edf())
     code = (
-        "import sys, pathlib, fne.data.eeg.open, fne.data.eeg.layout as layout\n"
+        "import sys, pathlib, fne.data.eeg.open, fne.data.eeg.find as layout\n"
         f"print(len(layout.find(pathlib.Path({str(tmp_path)!r}))), [m for m in sys.modules if m.startswith('mne')])"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -19,9 +19,10 @@ from numpy.typing import NDArray
 from fne.cli.main import main
 from fne.core.dataset import FileError, Finding
 from fne.core.errors import FneError
-from fne.data.eeg.open import event_list, open_recording
-from fne.data.eeg.recording import Header, Processing, Source
-from fne.data.eeg.signal import prepare
+from fne.data.eeg.events import event_list
+from fne.data.eeg.open import open_recording
+from fne.data.eeg.recording import Header, Preprocessing, Source
+from fne.data.eeg.windows import prepare
 
 DATA = os.environ.get("FNE_DATA")
 needs_data = pytest.mark.skipif(not DATA, reason="FNE_DATA is not set: no EEG files")
@@ -192,7 +193,7 @@ def test_whatever_a_header_says_the_file_is_read_or_refused_in_words(tmp_path: P
         path.write_bytes(bytes(content))
         try:
             recording, header = open_recording(source(path))
-            processing = Processing(header.channels, header.rate, LABELS, ("l", "r"), tmax=1.0, bad_channels="zero")
+            processing = Preprocessing(header.channels, header.rate, LABELS, ("l", "r"), tmax=1.0, bad_channels="zero")
             prepare(source(path), recording, header, processing)
             said.append("")
         except (FileError, FneError) as error:
@@ -219,7 +220,7 @@ def test_a_channel_without_a_scale_is_bad_by_name(tmp_path: Path, fields: dict[s
 
     def windows(channels: Sequence[str] = NAMES, **settings: Any) -> Any:
         recording, header = open_recording(place)
-        processing = Processing(tuple(channels), RATE, LABELS, ("l", "r"), tmax=0.4, reference="average", **settings)
+        processing = Preprocessing(tuple(channels), RATE, LABELS, ("l", "r"), tmax=0.4, reference="average", **settings)
         return prepare(place, recording, header, processing)
 
     with pytest.raises(FileError) as caught:
@@ -495,7 +496,7 @@ def test_a_set_of_matlab_7_3_is_read(tmp_path: Path, nested: bool) -> None:
     assert (header.channels, header.rate, header.seconds, header.findings) == (NAMES, RATE, RECORDS, ())
     assert event_list(recording) == [((sample - 1) / RATE, 0.0, name) for sample, name in events]
     np.testing.assert_allclose(values, STEPS / 10, atol=1e-4)
-    windows = prepare(source(path), recording, header, Processing(NAMES, RATE, LABELS, ("l", "r"), tmax=1.0))
+    windows = prepare(source(path), recording, header, Preprocessing(NAMES, RATE, LABELS, ("l", "r"), tmax=1.0))
     assert windows.y.tolist() == [0, 1, 0]
     np.testing.assert_allclose(windows.x[1], STEPS[:, 350:450] / 10, atol=1e-4)
 

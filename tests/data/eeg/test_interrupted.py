@@ -9,9 +9,10 @@ import mne
 import numpy as np
 import pytest
 
-from fne.data.eeg.open import event_list, open_recording
-from fne.data.eeg.recording import Processing
-from fne.data.eeg.signal import prepare
+from fne.data.eeg.events import event_list
+from fne.data.eeg.open import open_recording
+from fne.data.eeg.recording import Preprocessing
+from fne.data.eeg.windows import prepare
 from tests.data.eeg.reading_parts import FILES, RATE, VALUES, edf, needs_data, put, refused, source
 
 STARTS = (3.5, 4.5, 5.5, 20.5, 21.5, 22.5, 23.5, 1000.5, 1001.5, 1002.5)
@@ -45,7 +46,7 @@ def test_an_interrupted_recording_has_its_events_where_they_were(tmp_path: Path,
         (4.5, 0.5, "left"), (7.5, 0.5, "right"),
     ]  # fmt: skip
     labels = (("left", "l"), ("right", "r"), ("over", "r"))
-    processing = Processing(("Fz", "Cz", "Pz"), RATE, labels, ("l", "r"), tmax=0.7)
+    processing = Preprocessing(("Fz", "Cz", "Pz"), RATE, labels, ("l", "r"), tmax=0.7)
     windows = prepare(place, opened, header, processing)
     assert (windows.onset.tolist(), windows.y.tolist()) == ([0.75, 7.5], [0, 1])  # not over a gap, nor BAD
     np.testing.assert_allclose(windows.x[1], VALUES[:3, 750:820] * 1e6, atol=0.3)
@@ -62,7 +63,7 @@ def test_an_interrupted_recording_in_bids_is_refused(tmp_path: Path) -> None:
 
 def test_no_filter_reaches_over_a_gap(tmp_path: Path) -> None:
     """The first piece comes out as it does by itself."""
-    processing = Processing(("Fz", "Cz", "Pz"), RATE, (("left", "l"),), ("l",), tmax=0.5, high=20.0)
+    processing = Preprocessing(("Fz", "Cz", "Pz"), RATE, (("left", "l"),), ("l",), tmax=0.5, high=20.0)
     both = []
     for content in (interruptible(STARTS), edf(VALUES[:3, :300], ("Fz", "Cz", "Pz"))):
         place = source(put(tmp_path / "a.edf", content))

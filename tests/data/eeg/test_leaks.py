@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fne.config.registry import load
 from fne.core.dataset import Dataset
 from fne.core.errors import DataWarning
-from fne.data.eeg.leaks import equal, sketch, unrepeated
+from fne.data.eeg.repeats import equal, sketch, unrepeated
 
 Windows = NDArray[np.float64]
 """`[n, channels, times]` in microvolts."""

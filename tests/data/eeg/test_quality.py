@@ -13,8 +13,8 @@ import pytest
 
 from fne.core.dataset import FileError
 from fne.data.eeg.open import open_recording
-from fne.data.eeg.recording import Header, Processing, Source, Windows
-from fne.data.eeg.signal import prepare
+from fne.data.eeg.recording import Header, Preprocessing, Source, Windows
+from fne.data.eeg.windows import prepare
 from tests.data.eeg.signal_parts import NAMES, RATE, Values, noise, recorded, refusal, run, told
 
 DATA = os.environ.get("FNE_DATA")
@@ -45,7 +45,7 @@ def test_another_unit_is_refused_with_the_factor_that_mends_it(factor: float, li
 
 
 def test_the_line_for_one_file_fits_a_name_with_brackets() -> None:
-    processing = Processing(NAMES, RATE, (("T1", "a"),), ("a",))
+    processing = Preprocessing(NAMES, RATE, (("T1", "a"),), ("a",))
     raw = recorded(noise() * 1e6)
     header = Header(NAMES, ("eeg",) * 8, RATE, 10.0, {})
     with pytest.raises(FileError) as caught:
@@ -310,7 +310,7 @@ def of_file(name: str, **settings: Any) -> Windows:
     eeg = tuple(name for name, kind in zip(header.channels, header.types, strict=True) if kind == "eeg")
     wanted = {"channels": eeg, "rate": header.rate, "labels": (("T1", "left"), ("T2", "right")), "tmax": 2.0} | settings
     classes = tuple(dict.fromkeys(label for _, label in wanted["labels"]))
-    return prepare(source, raw, header, Processing(**wanted, classes=classes))
+    return prepare(source, raw, header, Preprocessing(**wanted, classes=classes))
 
 
 @needs_data

@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 from fne.config.registry import load
 from fne.core.dataset import Dataset, FilesError
 from fne.core.errors import DataWarning
-from fne.data.eeg.contract import agree
-from fne.data.eeg.length import signal_rates
-from fne.data.eeg.open import event_list, open_recording
+from fne.data.eeg.events import event_list
+from fne.data.eeg.headers import signal_rates
+from fne.data.eeg.open import open_recording
 from fne.data.eeg.recording import Header, Source, same_rate
+from fne.data.eeg.survey import agree
 
 SECONDS = 12
 EVENTS = [(1.0, "a"), (3.0, "b"), (5.0, "a"), (7.0, "b")]

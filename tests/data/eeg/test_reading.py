@@ -11,9 +11,11 @@ import mne
 import numpy as np
 import pytest
 
-from fne.data.eeg.faults import explain
-from fne.data.eeg.layout import companions, find
-from fne.data.eeg.open import common_name, event_list, event_names, is_epochs, open_recording, twin
+from fne.data.eeg.channels import common_name, twin
+from fne.data.eeg.diagnose import explain
+from fne.data.eeg.events import event_list, event_names
+from fne.data.eeg.find import companions, find
+from fne.data.eeg.open import is_epochs, open_recording
 from tests.data.eeg.reading_parts import (
     CHANNELS,
     FILES,

@@ -19,8 +19,7 @@ import torch
 
 from fne.core.errors import DataError
 from fne.data.eeg.uci import eeg_uci
-from fne.data.eeg.uci_archives import FILE_LIMIT, SUBJECT_LIMIT, TRAIN_CONTENT, fetch_set
-from fne.data.eeg.uci_text import SETS, digest, find, parse_all
+from fne.data.eeg.uci_files import FILE_LIMIT, SETS, SUBJECT_LIMIT, TRAIN_CONTENT, digest, fetch_set, find, parse_all
 from fne.data.sources import download
 from tests.data.eeg.uci_parts import GOOD, SUBJECT
 
@@ -57,7 +56,7 @@ def server(
     with ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=str(folder))) as http:
         thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
-        monkeypatch.setattr("fne.data.eeg.uci_archives.ARCHIVES", f"http://127.0.0.1:{http.server_port}")
+        monkeypatch.setattr("fne.data.eeg.uci_files.ARCHIVES", f"http://127.0.0.1:{http.server_port}")
         yield f"http://127.0.0.1:{http.server_port}", folder
         http.shutdown()
         thread.join(10)
@@ -73,7 +72,7 @@ def test_download_is_whole_or_nothing(server: tuple[str, Path], tmp_path: Path) 
     for name, sha256, message in (
         ("nothing", None, "nothing: the download into .* failed .*404.*set data.path"),
         ("cut", None, "cut: 3 of 999 bytes arrived"),
-        ("file", "0" * 64, f"file: not the file that is known: its SHA-256 is {known}, expected was {'0' * 64}"),
+        ("file", "0" * 64, f"file: not the known file: its SHA-256 is {known}, expected was {'0' * 64}"),
     ):
         with pytest.raises(DataError, match=message):
             download(f"{url}/{name}", target, sha256=sha256, timeout=10)
@@ -123,11 +122,11 @@ def test_missing_sets_are_fetched_into_the_cache(
         eeg_uci(seed=0)
     train = Path(small) / "SMNI_CMI_TRAIN"
     right = digest(parse_all(train, find(train)))
-    with pytest.raises(DataError, match=f"not the SMNI_CMI_TRAIN that is known: .* is {right}, .* {TRAIN_CONTENT}"):
+    with pytest.raises(DataError, match=f"not the known SMNI_CMI_TRAIN: .* is {right}, .* {TRAIN_CONTENT}"):
         eeg_uci(seed=0, download=True)
     assert list((cache / "eeg_uci").iterdir()) == []
 
-    monkeypatch.setattr("fne.data.eeg.uci_archives.TRAIN_CONTENT", right)
+    monkeypatch.setattr("fne.data.eeg.uci_files.TRAIN_CONTENT", right)
     fetched, given = eeg_uci(seed=0, download=True), eeg_uci(seed=0, path=small)
     assert torch.equal(fetched.train.x, given.train.x)
     assert find(cache) == [cache / "eeg_uci" / path.relative_to(small) for path in find(Path(small))]

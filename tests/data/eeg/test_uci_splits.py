@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from fne.core.errors import DataError, DataWarning, SettingError
 from fne.core.randomness import generator
 from fne.data.eeg.uci import CLASSES, _folds, eeg_uci
-from fne.data.eeg.uci_text import find, read_all
+from fne.data.eeg.uci_files import find, read_all
 from tests.data.eeg.uci_parts import SUBJECTS, assert_disjoint, fill, made, names, parts, rows
 
 pytestmark = pytest.mark.usefixtures("own_cache")
@@ -196,6 +196,6 @@ def test_a_split_with_the_same_subjects_warns_in_one_line(small: str, split: Any
     assert warning.category is DataWarning
     assert warning.filename == __file__
     assert str(warning.message) == (
-        f"eeg_uci: data.split={split} tests on the subjects of the training part; recognising the person alone reaches "
-        "such figures. Take data.split=subject for a claim about the disease"
+        f"eeg_uci: data.split={split} tests on the subjects of the training part; a model that only recognises "
+        "people reaches such figures. Take data.split=subject for a claim about the disease"
     )

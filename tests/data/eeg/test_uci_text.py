@@ -15,7 +15,7 @@ import torch
 from fne.core.dataset import Dataset
 from fne.core.errors import DataError, DataWarning
 from fne.data.eeg.uci import eeg_uci
-from fne.data.eeg.uci_text import SETS, find, parse, read_all
+from fne.data.eeg.uci_files import SETS, find, parse, read_all
 from tests.data.eeg.uci_parts import (
     GOOD,
     LENGTH,
@@ -147,7 +147,7 @@ def test_a_link_to_a_file_that_is_not_there(tmp_path: Path, cache: Path) -> None
     with pytest.raises(DataError) as caught:
         eeg_uci(seed=0, path=str(tmp_path))
     assert str(caught.value) == (
-        f"{path}: a link to a file that is not there; with git-annex or DataLad get the content first (datalad get), "
+        f"{path}: a link to a file that does not exist; with git-annex or DataLad get the content first (datalad get), "
         "else fetch or unpack it again"
     )
 

@@ -17,8 +17,7 @@ from fne.config.registry import catalogue, declared, load
 from fne.core.dataset import Dataset
 from fne.core.errors import DataError, DataWarning, SettingError
 from fne.data.eeg.uci import NOT_SCALP, eeg_uci
-from fne.data.eeg.uci_archives import TRAIN_CONTENT
-from fne.data.eeg.uci_text import CHANNELS, CONDITIONS, digest, find, read_all
+from fne.data.eeg.uci_files import CHANNELS, CONDITIONS, TRAIN_CONTENT, digest, find, read_all
 from tests.data.eeg.uci_parts import (
     LENGTH,
     SUBJECTS,
@@ -210,6 +209,6 @@ def test_the_real_splits() -> None:
         data = eeg_uci(seed=0, fold=fold)
         tested += set(names(data, data.test))
     assert len(tested) == len(set(tested)) == 20
-    with pytest.warns(DataWarning, match="recognising the person alone"):
+    with pytest.warns(DataWarning, match="only recognises people"):
         data = eeg_uci(seed=0, split="uci")
     assert [len(part) for part in parts(data)] == [480, 120, 456]

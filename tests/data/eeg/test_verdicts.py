@@ -21,7 +21,7 @@ from torch import Tensor
 from fne.config.registry import load
 from fne.core.dataset import FileReport, Finding
 from fne.core.errors import DataError, DataWarning
-from fne.data.eeg.layout import find
+from fne.data.eeg.find import find
 
 ROOT = Path(__file__).parents[3]
 DATA = os.environ.get("FNE_DATA")

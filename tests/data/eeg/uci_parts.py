@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from fne.core.dataset import Dataset, Samples
 from fne.core.errors import DataWarning
 from fne.data.eeg.uci import eeg_uci
-from fne.data.eeg.uci_text import CHANNELS
+from fne.data.eeg.uci_files import CHANNELS
 
 LENGTH = 8
 SUBJECTS = [f"co2{letter}{number:07d}" for letter in "ac" for number in range(10)]

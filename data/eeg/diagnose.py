@@ -1,4 +1,7 @@
-"""Why an EEG file cannot be read, in words that help: by what the file is, not by what a reader tripped over."""
+"""Diagnosis of EEG files that cannot be read, or whose length is wrong, by what the file is.
+
+A reader's own error often says only where its code failed. Nothing here needs MNE.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fne.core.dataset import Finding
-from fne.data.eeg.layout import BINARY, FOLDERS, FORMATS, SHARED, extension, first_bytes, header_links, next_part
+from fne.data.eeg.find import BINARY, FOLDERS, FORMATS, SHARED, extension, first_bytes, header_links, next_part
+from fne.data.eeg.headers import edf_header
+from fne.data.eeg.quality import LEAVE_OUT
 from fne.data.eeg.recording import Source
+from fne.data.eeg.transfer import rewritten, shortened, suspicious
 
 _AGAIN = "Copy or download it again"
 _EXPORT = "Export it again in the recording software, for instance as EDF or BrainVision"
@@ -44,36 +50,38 @@ _SIGNATURES: tuple[tuple[bytes, str, tuple[str, ...], str], ...] = (
     (b"<!DOCTYPE", "a page of a web site", (), "The download went wrong: log in and download it again"),
     (b"<html", "a page of a web site", (), "The download went wrong: log in and download it again"),
 )
-"""How a file begins, what it is then, extensions that fit, and what to do if it is no recording at all."""
+"""First bytes of a file, its kind, the extensions that fit, and the remedy if it is no recording at all."""
 _MAIN = (
     ((".eeg", ".vmrk", ".amrk"), ".vhdr", ".vhdr, .vmrk and .eeg together"),
     ((".fdt",), ".set", ".set and .fdt together"),
 )
-"""Companions, what their main file is called, and what must be there."""
+"""Extensions of companions, extension of their main file, and the files that a recording consists of."""
+_WIDTHS = {"INT_16": 2, "INT_32": 4, "IEEE_FLOAT_32": 4}
+"""BrainVision's name of a number format -> bytes of a value."""
 _SHORT = "Incorrect number of samples|cannot reshape array|buffer size must be|[Uu]nexpected end"
-"""What NumPy and MNE say where values are missing."""
+"""Pattern of the errors of NumPy and MNE for missing values."""
 _PROGRAMMERS = (AssertionError, AttributeError, LookupError, TypeError, NameError, ArithmeticError)
-"""Errors that readers raise where they expect something else, without a word for their users."""
+"""Errors of readers that meet an unexpected file, without a message for users."""
 _UNINSTALLED = "could not be imported|(pip|conda) install|Please use HDF reader for matlab v7.3"
-"""What MNE and SciPy say where a package is missing."""
+"""Pattern of the errors of MNE and SciPy for a missing package."""
 
 
 def explain(error: Exception, source: Source) -> Finding:
-    """Return why `source` cannot be read, from whatever a reader raised; nothing of MNE's is needed to know."""
+    """Return the finding that says why `source` cannot be read, given the error that a reader raised."""
     for check in _CHECKS:
-        with contextlib.suppress(OSError):  # looking at the file may fail as well
+        with contextlib.suppress(OSError):  # the file itself may be unreadable
             if (finding := check(error, source)) is not None:
                 return finding
     said = _words(error, source)
     if source.root is not None:
-        remedy = f"Mend what the BIDS validator says, set data.bids=no to read the file alone, {_LEAVE}"
+        remedy = f"Correct what the BIDS validator reports, set data.bids=no to read the file alone, {_LEAVE}"
     else:
         remedy = f"{_EXPORT}; {_LEAVE}"
     return _refused("mne", said, "a recording that it can read", remedy)
 
 
 def _words(error: Exception, source: Source) -> str:
-    """Return what MNE says; an error that a programmer makes says nothing about the file, so its name comes last."""
+    """Return MNE's error as text; the name of an error in its code says nothing about the file, so it comes last."""
     reader, name, text = f"MNE-Python {importlib.metadata.version('mne')}", type(error).__name__, str(error)
     if isinstance(error, _PROGRAMMERS):
         more = f": {one_line(text, source)}" if text else ""
@@ -82,11 +90,11 @@ def _words(error: Exception, source: Source) -> str:
 
 
 def one_line(text: str, source: Source) -> str:
-    """Return a message of MNE on one line, paths shortened to the data set's folder, and without its full stop."""
+    """Return a message of MNE on one line, with paths relative to the data set's folder and no full stop."""
     for folder in (source.path.parent, source.root):
         text = text.replace(f"{folder}/", "").replace(f"{folder}\\", "")
     plain = "\n".join(line for line in text.splitlines() if not line.startswith("  "))  # MNE quotes its own source
-    plain = plain.partition(" The search strings were")[0]  # mne-bids said already what it looked for
+    plain = plain.partition(" The search strings were")[0]  # mne-bids has already named what it looked for
     return " ".join((plain or text).split()).rstrip(".") or "nothing"
 
 
@@ -96,16 +104,16 @@ def _refused(kind: str, found: str, expected: str, remedy: str) -> Finding:
 
 # ------------------------------------------------------------------------------------------------ checks, in order
 def _place(error: Exception, source: Source) -> Finding | None:
-    """The file itself cannot be opened."""
+    """Check that the file can be opened."""
     path, expected = source.path, "a file that can be read"
     if isinstance(error, PermissionError):
         name = Path(str(error.filename or path)).name
         remedy = f"Give yourself the right to read it: chmod u+r {name}, or ask who put it there"
         return _refused("permission", f"no permission to read {name}", expected, remedy)
     if path.is_symlink() and not path.exists():
-        return _refused("missing", "a link to a file that is not there", expected, f"{_GET}; {_LEAVE}")
+        return _refused("missing", "a link to a file that does not exist", expected, f"{_GET}; {_LEAVE}")
     if not path.exists():
-        return _refused("missing", "it is not there", expected, "Put it back, or start again to look for files anew")
+        return _refused("missing", "the file does not exist", expected, "Put it back, or start again for a new search")
     if path.is_dir() and extension(path) not in FOLDERS:
         return _refused("folder", "it is a folder", "a file", "Set data.path to this folder to read what is in it")
     if path.is_file() and path.stat().st_size == 0:
@@ -125,7 +133,7 @@ def _content(error: Exception, source: Source) -> Finding | None:
 
 
 def misnamed(path: Path) -> Finding | None:
-    """Return what a file is, if that is not what its name says: some would be read, as noise."""
+    """Return the finding that a file is not what its name says; some such files would be read as noise."""
     begin, ending = first_bytes(path), extension(path)
     for signature, what, endings, remedy in _SIGNATURES:
         if begin.startswith(signature):
@@ -142,7 +150,7 @@ def misnamed(path: Path) -> Finding | None:
 
 
 def _partner(error: Exception, source: Source) -> Finding | None:
-    """A file that belongs to it is missing, or was renamed."""
+    """Check for a companion or main file that is missing or was renamed."""
     path, ending = source.path, extension(source.path)
     stem = path.name[: -len(ending) or None]
     if ending in (".vhdr", ".ahdr"):
@@ -190,7 +198,7 @@ def _brainvision(path: Path, stem: str) -> Finding | None:
 
 
 def _cut(error: Exception, source: Source) -> Finding | None:
-    """The file ends before it should."""
+    """Check for a file that ends too early."""
     path, expected = source.path, "a whole file"
     ending, size = extension(path), path.stat().st_size
     if ending in (".edf", ".bdf"):
@@ -214,7 +222,7 @@ def _cut(error: Exception, source: Source) -> Finding | None:
 
 
 def _fif_lacks(path: Path, size: int) -> int:
-    """Return how many bytes the last tag of a FIF file reaches beyond its end; 0 where all is well."""
+    """Return by how many bytes the last tag of a FIF file extends beyond the end of the file, 0 if it does not."""
     position = 0
     with path.open("rb") as file:
         while position < size:
@@ -235,7 +243,7 @@ def _fif_lacks(path: Path, size: int) -> int:
 
 
 def _edf(error: Exception, source: Source) -> Finding | None:
-    """Parts of an EDF or BDF file that MNE decodes although no value depends on them."""
+    """Check fields of an EDF or BDF file that MNE decodes although no value depends on them."""
     if "invalid byte in at least one annotations channel" in str(error):
         found = "its annotations hold bytes that are no text in UTF-8, the only one of EDF+ and BDF+"
         return _refused("annotations", found, "annotations in UTF-8", f"{_EXPORT}, with events in UTF-8; {_LEAVE}")
@@ -247,7 +255,7 @@ def _edf(error: Exception, source: Source) -> Finding | None:
 
 
 def _scale(error: Exception, source: Source) -> Finding | None:
-    """Channels whose values are all 0 by the header, which MNE does not open."""
+    """Check for channels whose resolution is 0 in the header, which MNE refuses."""
     if not (named := re.search(r"Bad cals for channels \{(.*)\}", str(error))):
         return None
     names = " and ".join(re.findall(r": '([^']*)'", named[1])) or named[1]
@@ -289,4 +297,91 @@ def _damaged(error: Exception, source: Source) -> Finding | None:
 _CHECKS: tuple[Callable[[Exception, Source], Finding | None], ...] = (
     _place, _memory, _package, _content, _partner, _cut, _damaged, _edf, _scale, _format,
 )  # fmt: skip
-"""The first one that knows answers."""
+"""Checks in their order; the first that finds a cause decides."""
+
+
+# ------------------------------------------------------------------------------------------------ length
+def length_finding(path: Path) -> Finding | None:
+    """Return the finding that a recording has fewer or more values than its header says, or displaced values.
+
+    EDF, BDF and BrainVision files are compared with their headers; in other binary formats only rewritten line ends
+    are detected. `None` means that nothing is wrong or that nothing can be known; a reader then reports what it cannot
+    read.
+
+    Raises:
+        FileError: a field of the header of an EDF or BDF file has an impossible value.
+    """
+    ending = extension(path)
+    if ending in (".edf", ".bdf"):
+        return _edf_length(path)
+    if ending in (".vhdr", ".ahdr"):
+        return _brainvision_length(path)
+    values = [path, path.with_suffix(".fdt")] if ending == ".set" else [path]
+    findings = (suspicious(file) for file in values if ending in BINARY and file.is_file())
+    return next(filter(None, findings), None)
+
+
+def compared(path: Path, expected: int, step: int = 0, mend: str = "") -> Finding | None:
+    """Return the finding that the size of a file differs from the size by its header.
+
+    Args:
+        path: file with the values.
+        expected: size by the header, in bytes.
+        step: size of a record or sample in bytes; a surplus of whole records is only noted, any other surplus displaces
+            values. 0: every surplus displaces values.
+        mend: advice for a file that was never longer.
+    """
+    size = path.stat().st_size
+    if size == expected:
+        return suspicious(path)  # values may have been lost at the end as well
+    # If rewritten line ends explain the surplus, each of its bytes is before a line end.
+    if finding := rewritten(path, size - expected) if size > expected else suspicious(path):
+        return finding
+    there = f"{path.name} has {size:,} bytes"
+    if size < expected:
+        cause = shortened(path, expected - size)
+        found = f"truncated: {there}, by the header they should be {expected:,}{cause}"
+        return Finding("truncated", found, "a whole file", f"{_AGAIN}{mend}; or {LEAVE_OUT}", "refused")
+    found = f"{there}, {size - expected:,} more than the header says"
+    if step and (size - expected) % step == 0:
+        return Finding("length", found, "a file as long as it says", "Compare it with what was recorded", "noted")
+    whole = f", which make no whole number of records of {step:,} bytes" if step else ""
+    remedy = f"{_AGAIN}; if the surplus is at the end, cut the file to {expected:,} bytes; or {LEAVE_OUT}"
+    return Finding("length", found + whole, "a file as long as it says", remedy, "refused")
+
+
+def _edf_length(path: Path) -> Finding | None:
+    edf = edf_header(path)
+    if edf is None:
+        return None
+    size = path.stat().st_size
+    records = edf.whole(size)
+    if edf.records > 0:
+        mend = f"; if it was never longer, write {records} at byte 236 of its header, the number of records"
+        return compared(path, edf.length + edf.records * edf.record, edf.record, mend if records else "")
+    if not records:
+        found = f"it has no values: the number of records is {edf.records}, and the header is all that is there"
+        return Finding("empty", found, "a recording", f"{_AGAIN}; or {LEAVE_OUT}", "refused")
+    if finding := suspicious(path):
+        return finding
+    found = f"the header leaves open how many records there are ({edf.records}); {records} are there"
+    remedy = "Nothing to do if that is its whole length: such a header is one of a recording that was never closed"
+    return Finding("length", found, "their number", remedy, "noted")
+
+
+def _brainvision_length(path: Path) -> Finding | None:
+    try:
+        lines = [line.partition("=") for line in path.read_text("latin-1").splitlines()]
+        values = {key.strip(): value.strip() for key, _, value in reversed(lines)}  # the first line of a name counts
+        frame = int(values["NumberOfChannels"]) * _WIDTHS[values["BinaryFormat"]]
+        data = next(path.parent / name for _, key, name in header_links(path) if key == "DataFile")
+        points = int(values["DataPoints"]) if values.get("DataPoints") else size_in(frame, data)
+        by_samples = values.get("DataOrientation") != "VECTORIZED"
+        return compared(data, points * frame, frame if by_samples else 0)
+    except (OSError, KeyError, ValueError, StopIteration, ZeroDivisionError):
+        return None
+
+
+def size_in(frame: int, data: Path) -> int:
+    """Return how many samples a file has, an incomplete last one included; `frame` is the size of a sample."""
+    return -(-data.stat().st_size // frame)

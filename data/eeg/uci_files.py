@@ -1,4 +1,4 @@
-"""The text files of the UCI EEG Database: find them, read one exactly, keep all of them parsed.
+"""Text files of the UCI EEG Database: download and unpack them, find and parse them, and cache the result.
 
 One file is one trial, such as `co2a0000364/co2a0000364.rd.000.gz`, packed or not:
 
@@ -9,7 +9,7 @@ One file is one trial, such as `co2a0000364/co2a0000364.rd.000.gz`, packed or no
     # FP1 chan 0
     0 FP1 0 -8.921          trial, channel, sample, value in microvolts
 
-The second line is wrong about the samples (there are 256), so nothing is taken from it: what is there is counted.
+The second line is wrong about the samples (there are 256), so samples are counted instead.
 """
 
 from __future__ import annotations
@@ -22,12 +22,14 @@ import math
 import os
 import re
 import sys
+import tarfile
+import tempfile
 import warnings
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, BinaryIO, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,13 +37,14 @@ from numpy.typing import NDArray
 from fne.core.errors import DataError, DataWarning
 from fne.core.files import write_atomically
 from fne.data import sources
+from fne.data.sources import download
 
 _ORDER = (
     "FP1 FP2 F7 F8 AF1 AF2 FZ F4 F3 FC6 FC5 FC2 FC1 T8 T7 CZ C3 C4 CP5 CP6 CP1 CP2 P3 P4 PZ P8 P7 PO2 PO1 O2 O1 X "
     "AF7 AF8 F5 F6 FT7 FT8 FPZ FC4 FC3 C6 C5 F2 F1 TP8 TP7 AFZ CP3 CP4 P5 P6 C1 C2 PO7 PO8 FCZ POZ OZ P2 P1 CPZ nd Y"
 )
 CHANNELS = tuple(_ORDER.split())
-"""All 64 in the order of the files: 61 on the scalp, X and Y beside the eyes, `nd` a reference."""
+"""All 64 channels in the order of the files: 61 on the scalp, X and Y beside the eyes, and the reference `nd`."""
 CONDITIONS = ("S1 obj", "S2 match", "S2 nomatch")
 SETS = {"train": "SMNI_CMI_TRAIN", "test": "SMNI_CMI_TEST"}
 """UCI's two folders of the 20-subject set; both hold the same subjects."""
@@ -52,8 +55,17 @@ _FIRST_LINE = re.compile(rf"#\s*({SUBJECT})\.rd\b")
 _TRIAL = re.compile(r"(.*?)\s*,\s*trial\s+(\d+)\s*")
 _HEADER_LINES = 4
 _VERSION = 2
-"""Of what `_keep` writes; to be raised when the same files would be read differently."""
+"""Version of what `_keep` writes; raise it when the same files would be parsed differently."""
 _AGAIN = "fetch or unpack it again"
+_LIMIT = 1e6
+"""One volt in microvolts, which no electrode gives."""
+_COUNT = [str(number) for number in range(1024)]
+ARCHIVES = "https://archive.ics.uci.edu/ml/machine-learning-databases/eeg-mld"
+"""Address of the folder with `SMNI_CMI_TRAIN.tar.gz` and `SMNI_CMI_TEST.tar.gz`."""
+TRAIN_CONTENT = "1f7543518963559ac7b366a774866ea923e21ce48bf8411fa1083669e16cc40d"
+"""`digest` of the 600 trials of UCI's TRAIN folder; that of TEST is not known."""
+FILE_LIMIT, SUBJECT_LIMIT = 16 << 20, 256 << 20
+"""Largest size in bytes of a file (0.3 MB are usual) and of a subject's archive that is read into memory."""
 Values = NDArray[np.float32]
 
 
@@ -65,10 +77,11 @@ class Recordings:
         values: float32 `[N, 64, T]`, channels in the order of `CHANNELS`.
         subject: names such as `co2a0000364` `[N]`.
         trial: trial numbers int64 `[N]`.
-        condition: of `CONDITIONS` `[N]`.
-        origin: `train`, `test` (UCI's folders) or nothing `[N]`.
+        condition: conditions, from `CONDITIONS` `[N]`.
+        origin: `train` or `test` (UCI's folders), or an empty text `[N]`.
         content: digest of each trial's values `[N]`, equal for equal bits.
-        failed, empty: files that were left out: trials marked `err`, and files without values.
+        failed: files that were left out because their trials are marked `err`.
+        empty: files that were left out because they have no values.
     """
 
     values: Values
@@ -91,14 +104,14 @@ class Recordings:
 
 # ------------------------------------------------------------------------------------------------ folders
 def find(folder: Path) -> list[Path]:
-    """Return all recordings below `folder`, sorted: files named as they must be, in a folder named as a subject.
+    """Return all recordings below `folder`, sorted: files named as recordings in folders named as subjects.
 
-    Links to folders are followed, but what is below a folder is looked at once: links may go in a circle.
+    Links to folders are followed, but each folder is searched once, since links may form a cycle.
     """
     found, seen = [], set[str]()
     for place, below, names in os.walk(folder, followlinks=True):
         real = os.path.realpath(place)
-        hidden = [name for name in below if name.startswith(".")]  # a download that goes on
+        hidden = [name for name in below if name.startswith(".")]  # a download in progress
         below[:] = [] if real in seen else sorted(set(below).difference(hidden))
         seen.add(real)
         if re.fullmatch(SUBJECT, Path(place).name):
@@ -107,10 +120,10 @@ def find(folder: Path) -> list[Path]:
 
 
 def read_all(folder: Path, files: Sequence[Path]) -> Recordings:
-    """Return the recordings `files` below `folder`: from the cache if none has changed since they were parsed.
+    """Return the recordings of `files` below `folder`, from the cache if no file has changed since it was written.
 
     Raises:
-        DataError: one is damaged, not there, in another subject's folder, or has another length than the others.
+        DataError: a file is damaged, missing, in another subject's folder, or of another length than the others.
     """
     stats = [(str(file.relative_to(folder)), _stat(file)) for file in files]
     stamp = json.dumps([_VERSION, [[name, stat.st_size, stat.st_mtime_ns] for name, stat in stats]])
@@ -128,7 +141,7 @@ def _stat(file: Path) -> os.stat_result:
     try:
         return file.stat()
     except OSError as error:
-        what = "a link to a file that is not there" if file.is_symlink() else f"cannot be read ({error})"
+        what = "a link to a file that does not exist" if file.is_symlink() else f"cannot be read ({error})"
         _refuse(file, f"{what}; with git-annex or DataLad get the content first (datalad get), else {_AGAIN}")
 
 
@@ -137,11 +150,11 @@ def _kept(path: Path, stamp: str) -> Recordings | None:
         with (
             path.open("rb") as stream,
             np.load(stream, allow_pickle=False) as file,
-        ):  # a zip file: its checksums tell damage
+        ):  # a zip file: its checksums reveal damage
             if str(file["stamp"]) != stamp:
                 return None
             return Recordings(**{field.name: file[field.name] for field in fields(Recordings)})
-    except Exception:  # not there, or damaged, which may raise nearly anything: parsed again
+    except Exception:  # missing or damaged, which may raise nearly anything: parse again
         return None
 
 
@@ -160,7 +173,7 @@ def _keep(path: Path, stamp: str, recordings: Recordings) -> None:
 
 
 def parse_all(folder: Path, files: Sequence[Path]) -> Recordings:
-    """Parse `files` below `folder`; all trials must have as many samples as the first."""
+    """Parse `files` below `folder`; all trials must have as many samples as the first trial."""
     rows: list[tuple[str, str, int, str, str]] = []
     values: list[Values] = []
     failed, empty = [], []
@@ -200,7 +213,7 @@ def _origin(file: Path) -> str:
 
 
 def digest(recordings: Recordings) -> str:
-    """Return the SHA-256 of what the trials hold, whatever the files look like."""
+    """Return the SHA-256 of the contents of all trials, which does not depend on the form of the files."""
     columns = (recordings.subject, recordings.trial, recordings.condition, recordings.content)
     rows = sorted(zip(*(column.tolist() for column in columns), strict=True))
     return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
@@ -209,7 +222,10 @@ def digest(recordings: Recordings) -> str:
 # ------------------------------------------------------------------------------------------------ one file
 @dataclass(frozen=True)
 class Trial:
-    """One file: trial number, condition (may end in ` err`, then without values), float32 `[64, T]` in microvolts."""
+    """Contents of a file: trial number, condition, and values in microvolts, float32 `[64, T]`.
+
+    A condition that ends in ` err` has no values.
+    """
 
     number: int
     condition: str
@@ -217,11 +233,11 @@ class Trial:
 
 
 def parse(path: Path) -> Trial | None:
-    """Read one file; `None` where it holds no values at all.
+    """Parse one file; return `None` if it has no values at all.
 
     Raises:
-        DataError: the file is damaged, cut off, not of this format, or of another subject than its folder; names
-            file, line or channel.
+        DataError: the file is damaged, cut off, not of this format, or of another subject than its folder; the error
+            names file, line or channel.
     """
     text = _text(path)
     _check_subject(path, text)
@@ -261,7 +277,7 @@ def parse(path: Path) -> Trial | None:
 
 
 def _check_subject(path: Path, text: str) -> None:
-    """Refuse a file that belongs to another subject: the folder's name decides about the label."""
+    """Refuse a file that belongs to another subject, since the folder's name decides the label."""
     owner = path.parent.name
     for match, where in ((FILE_NAME.match(path.name), "its name"), (_FIRST_LINE.match(text), "its first line")):
         if match and match[1] != owner:
@@ -280,17 +296,12 @@ def _text(path: Path) -> str:
 
 
 def _begins_well(parts: Sequence[str]) -> bool:
-    """Whether a file without channels is a header and nothing else."""
+    """Return whether a file without channels is a header and nothing else."""
     return len(parts) == _HEADER_LINES and _TRIAL.fullmatch(parts[-1].strip()) is not None
 
 
-_LIMIT = 1e6
-"""One volt, in microvolts: no electrode gives that."""
-_COUNT = [str(number) for number in range(1024)]
-
-
 def _column(tokens: list[str], number: str, name: str) -> list[float] | None:
-    """Return one channel's values from its lines' words, or `None` where something is wrong with any of them."""
+    """Return the values of a channel from the words of its lines, or `None` if any line is wrong."""
     length = len(tokens) // 4
     expected = _COUNT[:length] if length <= len(_COUNT) else [str(sample) for sample in range(length)]
     if len(tokens) % 4 or not length or tokens[2::4] != expected:
@@ -305,7 +316,7 @@ def _column(tokens: list[str], number: str, name: str) -> list[float] | None:
 
 
 def _find_fault(path: Path, text: str, number: str) -> NoReturn:
-    """Say which line `_column` did not like."""
+    """Raise `DataError` for the line that `_column` rejected."""
     name, sample = "", 0
     for line, content in enumerate(text.splitlines(), 1):
         words = content.split()
@@ -333,3 +344,76 @@ def _is_value(word: str) -> bool:
 
 def _refuse(path: Path, why: str) -> NoReturn:
     raise DataError(f"{path}: {why}")
+
+
+# ------------------------------------------------------------------------------------------------ archives
+def fetch_set(name: str, folder: Path) -> None:
+    """Download UCI's archive of a set and unpack it to `folder/name`; a failure leaves nothing behind.
+
+    Raises:
+        DataError: there is no network or no space, or the archive is damaged or not the known one.
+    """
+    url = f"{ARCHIVES}/{name}.tar.gz"
+    print(f"eeg_uci: fetching {url}", file=sys.stderr)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".") as scratch:
+            fresh = Path(scratch) / name
+            with download(url, Path(scratch)).open("rb") as archive:
+                unpack(archive, fresh, url)
+            content = digest(parse_all(fresh, find(fresh)))
+            if name == SETS["train"] and content != TRAIN_CONTENT:
+                raise DataError(
+                    f"{url}: not the known {name}: the digest of its trials is {content}, expected was "
+                    f"{TRAIN_CONTENT}; nothing was kept. Get the files some other way and set data.path"
+                )
+            _move(fresh, folder / name)
+    # A chain of long names makes tarfile recurse.
+    except (OSError, EOFError, RecursionError, tarfile.TarError, zlib.error) as error:
+        raise DataError(f"{url}: cannot be unpacked into {folder} ({error}); try again") from error
+
+
+def _move(fresh: Path, place: Path) -> None:
+    try:
+        fresh.rename(place)
+    except OSError:
+        if not place.is_dir():  # another process was faster, and its files are equal
+            raise
+
+
+def unpack(archive: BinaryIO, folder: Path, what: str, *, within: bool = False) -> None:
+    """Write the recordings of a .tar.gz, or of subjects' archives in it, to `folder/SUBJECT/FILE`; ignore the rest.
+
+    Args:
+        archive: archive, open for binary reading.
+        folder: target folder, which is made if it does not exist.
+        what: name of the archive in errors.
+        within: whether this is a subject's archive, which must not contain another archive.
+
+    Raises:
+        DataError: a member is too large, or archives are nested too deeply.
+        tarfile.TarError, OSError, EOFError, RecursionError, zlib.error: the archive is damaged, or a file cannot be
+            written.
+    """
+    with tarfile.open(fileobj=archive, mode="r:gz") as members:
+        for member in members:
+            name = member.name.rsplit("/", 1)[-1]  # never a path from the archive
+            match = FILE_NAME.fullmatch(name)
+            if not member.isfile() or not (match or re.fullmatch(rf"{SUBJECT}\.tar\.gz", name)):
+                continue
+            limit = FILE_LIMIT if match else SUBJECT_LIMIT
+            if member.size > limit:
+                _refuse_archive(what, f"{name} has {member.size} bytes, at most {limit} are read")
+            if within and not match:
+                _refuse_archive(what, f"{name} is an archive in an archive in an archive")
+            content = members.extractfile(member)
+            assert content is not None
+            if match:
+                (folder / match[1]).mkdir(parents=True, exist_ok=True)
+                (folder / match[1] / name).write_bytes(content.read())
+            else:
+                unpack(io.BytesIO(content.read()), folder, f"{what}, {name} in it", within=True)
+
+
+def _refuse_archive(what: str, why: str) -> NoReturn:
+    raise DataError(f"{what}: {why}; nothing was kept. Get the files some other way and set data.path")
