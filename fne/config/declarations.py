@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields, is_dataclass, make_dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_origin, get_type_hints
@@ -69,24 +69,31 @@ def declared(thing: Any) -> dict[str, Setting]:
 
 
 def packing(thing: T) -> T:
-    """Return a thing that takes its settings flat: the fields of a group become the group before the call.
+    """Return a thing that takes the fields of its groups flat, too, and makes the groups of them before the call.
 
-    A thing without groups is returned as it is.
+    A thing without groups is returned as it is; of a class the constructor is replaced.
 
     Raises:
         FneError: a dataclass that a parameter is annotated with cannot be a group.
     """
     made = _groups(thing)
-    if not made:
-        return thing
     keys = {name: tuple(flattened(group)) for name, group in made.items()}
 
-    @functools.wraps(thing, updated=())  # type: ignore[arg-type]
-    def packed(*given: Any, **settings: Any) -> Any:
-        own = {name: {key: settings.pop(key) for key in keys[name] if key in settings} for name in made}
-        return thing(*given, **settings, **{name: made[name](**values) for name, values in own.items()})  # type: ignore[operator]
+    def packed(settings: dict[str, Any]) -> dict[str, Any]:
+        groups = {name: settings[name] for name, group in made.items() if isinstance(settings.get(name), group)}
+        flat = {key: value for key, value in settings.items() if key not in groups}
+        for name in made.keys() - groups:
+            groups[name] = made[name](**{key: flat.pop(key) for key in keys[name] if key in flat})
+        return flat | groups
 
-    return packed  # type: ignore[return-value]
+    def wrapped(call: Callable[..., Any]) -> Any:
+        return functools.wraps(call)(lambda *given, **settings: call(*given, **packed(settings)))
+
+    if isinstance(thing, type):
+        if made and "__init__" in vars(thing):
+            thing.__init__ = wrapped(thing.__init__)  # type: ignore[misc]
+        return thing
+    return wrapped(thing) if made and callable(thing) else thing
 
 
 def _groups(thing: Any) -> dict[str, type]:
@@ -103,9 +110,8 @@ def _groups(thing: Any) -> dict[str, type]:
 
 def _globals(thing: Any) -> Mapping[str, Any]:
     """Return the names by which annotations of a function, or of a class's constructor, are evaluated."""
-    thing = inspect.unwrap(thing)
     function = getattr(thing, "__init__", None) if isinstance(thing, type) else thing
-    names: Mapping[str, Any] = getattr(function, "__globals__", {})
+    names: Mapping[str, Any] = getattr(inspect.unwrap(function) if function else None, "__globals__", {})
     return names
 
 

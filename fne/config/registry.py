@@ -92,6 +92,8 @@ _PLUGINS = threading.RLock()
 def register(kind: str, name: str, **traits: Any) -> Callable[[T], T]:
     """Decorate a class or function to give it a name; two things of one kind and name are an error.
 
+    What has groups of settings takes their fields flat from then on, or the groups themselves.
+
     Args:
         kind, name: what is registered, as literal strings.
         traits: what is declared of the thing beside its settings, by the names in `TRAITS`.
@@ -110,7 +112,8 @@ def register(kind: str, name: str, **traits: Any) -> Callable[[T], T]:
                 f"{kind} {name!r} is registered twice: in {there.__module__} and in {thing.__module__}; "
                 "rename one (a module imported under two names counts as two)"
             )
-        _registered[kind, name] = packing(thing)
+        thing = packing(thing)
+        _registered[kind, name] = thing
         _traits[kind, name] = traits
         return thing
 
@@ -137,7 +140,7 @@ def entry(kind: str, name: str) -> Entry:
 
 
 def load(kind: str, name: str) -> Any:
-    """Import and return the registered object; it takes its settings flat, whether it has groups or not."""
+    """Import and return the registered object; it takes the fields of its groups flat."""
     found = entry(kind, name)
     with _PLUGINS:
         _import(found)

@@ -13,11 +13,11 @@ import pytest
 import torch
 from torch import nn
 
-from fne.config.registry import load
 from fne.core.files import torch_bytes, write_atomically
 from fne.core.randomness import derive_seed, generator, seeded_initialisation
 from fne.core.types import Samples
 from fne.loop import run
+from fne.strategies.fedavg import fedavg
 
 
 # ------------------------------------------------------------------------------------------------ files
@@ -119,7 +119,7 @@ def test_all_callbacks_are_called_before_a_run_stops(
     laboratory: Callable[..., SimpleNamespace], clouds: Callable[..., dict[str, Samples]]
 ) -> None:
     lab = laboratory(lambda: nn.Linear(4, 3), clouds(3, 5))
-    strategy = load("strategy", "fedavg")(lab.task, seed=0, rounds=5, fraction=1.0)
+    strategy = fedavg(lab.task, seed=0, rounds=5, fraction=1.0)
     calls: list[tuple[str, int]] = []
 
     def stop(_strategy: object, _round: object, metrics: dict[str, int]) -> bool:

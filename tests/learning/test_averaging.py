@@ -15,14 +15,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fne.config.registry import load
 from fne.core.errors import RunError, SettingError
 from fne.core.randomness import derive_seed, generator
 from fne.core.types import Request, Samples
 from fne.learning.averaging import Averaging
 from fne.loop import run
+from fne.strategies.centralised import centralised
+from fne.strategies.fedavg import fedavg
+from fne.strategies.fedprox import fedprox
 
-centralised, fedavg, fedprox = (load("strategy", name) for name in ("centralised", "fedavg", "fedprox"))
 Build = Callable[..., SimpleNamespace]
 Clouds = Callable[..., dict[str, Samples]]
 
