@@ -24,6 +24,7 @@ from typing import Annotated, Any
 
 import torch
 
+from fne.config.groups import SecureTask
 from fne.config.registry import Key, register
 from fne.core.errors import RefusedError, RunError
 from fne.core.hidden import ProtocolError
@@ -233,7 +234,7 @@ def deal_task(
     nodes: Sequence[Node],
     request: Request,
     *,
-    task: Annotated[str, Key("whose payloads are added")],
+    task: SecureTask,
 ) -> Iterator[Tensors]:
     """Take in the shares that the others dealt.
 
@@ -260,7 +261,7 @@ def vector_task(
     nodes: Sequence[Node],
     request: Request,
     *,
-    task: Annotated[str, Key("whose payloads are added")],
+    task: SecureTask,
 ) -> Iterator[Tensors]:
     """Send the vector under its masks.
 
@@ -285,7 +286,7 @@ def shares_task(
     nodes: Sequence[Node],
     request: Request,
     *,
-    task: Annotated[str, Key("whose payloads are added")],
+    task: SecureTask,
 ) -> Iterator[Tensors]:
     """Help to open the sum.
 
@@ -308,7 +309,7 @@ def rest_task(
     nodes: Sequence[Node],
     request: Request,
     *,
-    task: Annotated[str, Key("whose payloads are added")],
+    task: SecureTask,
 ) -> Iterator[Tensors]:
     """Help to take masks off which no box gives. Takes `members [g]`, who is gone; yields `masks`, int64 `[words]`."""
     for node in nodes:
@@ -323,7 +324,7 @@ def receive_task(
     nodes: Sequence[Node],
     request: Request,
     *,
-    task: Annotated[str, Key("whose payloads are added")],
+    task: SecureTask,
 ) -> Iterator[Tensors]:
     """Open the sum and do with it what was said at the offer.
 
