@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fne.config.groups import SplitSeed
 from fne.config.registry import Key, register
 from fne.core.errors import DataError, DataWarning, SettingError
 from fne.core.randomness import generator
@@ -50,7 +51,7 @@ def eeg_uci(
         Literal["subject", "trial", "uci"],
         Key("subject: whole subjects; trial: trials of each subject; uci: TRAIN and TEST, of the same subjects"),
     ] = "subject",
-    split_seed: Annotated[int, Key("seed of the split, the same for all runs that are compared", ge=0)] = 0,
+    split_seed: SplitSeed = 0,
     folds: Annotated[int, Key("split=subject: parts the subjects are dealt to", ge=3)] = 5,
     fold: Annotated[
         int | None, Key("split=subject: which is the test part, null: the first; the next one is validation", ge=0)

@@ -8,6 +8,7 @@ Declarations are read from the source without running it, or from what is import
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
 import inspect
 from collections.abc import Callable, Mapping
@@ -128,7 +129,8 @@ def _meaning(annotation: Any, key: str, names: Mapping[str, Any]) -> Any:
 class Scope:
     """What the declarations of one source file may name beside the vocabulary, found without running the file.
 
-    These are aliases and groups that it imports from `fne.config.groups`, and its own frozen dataclasses.
+    These are aliases and groups that it imports from `fne.config.groups`, its own `NAME = Annotated[...]` and
+    `NAME = Literal[...]`, and its own frozen dataclasses.
     """
 
     def __init__(self, tree: ast.Module, path: Path) -> None:
@@ -138,6 +140,8 @@ class Scope:
         self._classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
         self._elsewhere: dict[str, str] = {}
         for node in tree.body:
+            if isinstance(node, ast.Assign):
+                self._add_alias(node)
             if not isinstance(node, ast.ImportFrom):
                 continue
             for alias in node.names:
@@ -149,6 +153,14 @@ class Scope:
                     self._words[name] = value
                 else:
                     self._elsewhere[name] = "." * node.level + (node.module or "")
+
+    def _add_alias(self, node: ast.Assign) -> None:
+        value, target = node.value, node.targets[0]
+        if not (isinstance(value, ast.Subscript) and isinstance(target, ast.Name)):
+            return
+        if ast.unparse(value.value) in ("Annotated", "Literal"):
+            with contextlib.suppress(ConfigError):  # it matters only where a declaration names it
+                self._words[target.id] = _evaluate(value, "", target.id, self._words)
 
     def settings(self, function: ast.FunctionDef, where: str) -> dict[str, Setting]:
         """Return the settings that a function's keyword-only parameters declare, groups flattened in their place.

@@ -49,6 +49,29 @@ KmeansStarts = Annotated[int, Key("of k-means, of which the best is kept", ge=1,
 Finalists = Annotated[int, Key("most points that all nodes measure at the end", unit="points", ge=1, le=1000)]
 Parties = Annotated[int, Key("number of nodes whose answers are added up", unit="nodes", ge=1)]
 SecureTask = Annotated[str, Key("whose payloads are added")]
+Output = Annotated[
+    Literal["softmax", "sigmoid", "linear"],
+    Key("how logits become predictions: one of many, one against all the others, or as they are"),
+]
+SplitSeed = Annotated[int, Key("seed of the split, the same for all runs that are compared", ge=0)]
+ImageSplit = Annotated[Literal["trial"], Key("images are dealt to the parts one by one")]
+
+
+# ------------------------------------------------------------------------------------------------ engines
+@dataclass(frozen=True, kw_only=True)
+class SimulatedNodes:
+    """Engines that compute all nodes in one process."""
+
+    device: Annotated[Literal["auto", "cpu", "cuda"], Key("where nodes compute")] = "auto"
+    threads: Annotated[
+        int, Key("threads of torch; 0: all cores, which pays for large models on an idle machine", ge=0, le=1024)
+    ] = 1
+    quorum: Annotated[int, Key("replies without which a round fails", unit="nodes", ge=1)] = 1
+    away: Annotated[float, Key("share of the time that a node is away; 0: all are always there", ge=0, lt=1)] = 0.0
+    stretch: Annotated[int, Key("length of the times that a node is there or away", unit="steps", ge=1)] = 5
+    timeout: Annotated[
+        float | None, Key("that a node may take for its answer, else it has gone; null: any", unit="s", gt=0)
+    ] = None
 
 
 # ------------------------------------------------------------------------------------------------ averaging
