@@ -14,6 +14,7 @@ from timing import milliseconds
 from torch import nn
 from torch.nn import functional as F
 
+from fne.config.groups import BatchTraining
 from fne.config.registry import load
 from fne.core.dataset import Samples
 from fne.core.messages import Header
@@ -59,9 +60,9 @@ def main() -> None:
         starts = worker.evaluator.layout.flatten(worker.module).repeat(MODELS, 1)
 
         def trained(together: int, worker=worker, node=node, starts=starts, batch=batch) -> None:
-            options = {"loss": "cross_entropy", "lr": 0.05, "epochs": 1, "batch_size": batch}
+            training = BatchTraining(loss="cross_entropy", lr=0.05, epochs=1, batch_size=batch)
             worker.evaluator.plan = Plan("loop", 1, 1, together=together)
-            descend_together(worker, node, Header(0, 0), starts, **options)
+            descend_together(worker, node, Header(0, 0), starts, training)
 
         calls = {
             "one": lambda: trained(1), "all": lambda: trained(MODELS),

@@ -5,13 +5,14 @@ from __future__ import annotations
 import io
 import pickle
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fne.config.groups import ImageSplit, SplitSeed
 from fne.config.registry import Key, register
 from fne.core.dataset import Dataset, Samples
 from fne.core.errors import DataError, SettingError
@@ -39,8 +40,8 @@ def cifar10(
         str | None, Key("folder with the batches or cifar10_subset.npz, or an .npz file", path="file")
     ] = None,
     download: Annotated[bool, Key("fetch missing batches into the cache folder")] = False,
-    split: Annotated[Literal["trial"], Key("images are dealt to the parts one by one")] = "trial",
-    split_seed: Annotated[int, Key("seed of the split, the same for all runs that are compared", ge=0)] = 0,
+    split: ImageSplit = "trial",
+    split_seed: SplitSeed = 0,
     validation: Annotated[
         int | None,
         Key("number of training images that become the server's own; null: a tenth", unit="samples", ge=1),

@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fne.config.groups import ImageSplit, SplitSeed
 from fne.config.registry import Key, register
 from fne.core.dataset import Dataset, Samples
 from fne.core.errors import DataError, SettingError
@@ -47,8 +48,8 @@ def mnist(
     ] = "small",
     path: Annotated[str | None, Key("folder with the IDX files of the full edition", path="file")] = None,
     download: Annotated[bool, Key("fetch missing files of the full edition into the cache folder")] = False,
-    split: Annotated[Literal["trial"], Key("images are dealt to the parts one by one")] = "trial",
-    split_seed: Annotated[int, Key("seed of the split, the same for all runs that are compared", ge=0)] = 0,
+    split: ImageSplit = "trial",
+    split_seed: SplitSeed = 0,
     validation: Annotated[
         int | None, Key("number of the server's own images; null: 500 (small), 5000 (full)", unit="samples", ge=0)
     ] = None,

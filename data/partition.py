@@ -103,6 +103,9 @@ def iid(samples: Samples, nodes: int, generator: torch.Generator) -> list[Tensor
     return _hand_out(torch.zeros(len(samples), dtype=torch.int64), _even(len(samples), nodes)[:, None], generator)
 
 
+Minimum = Annotated[int, Key("smallest node", unit="samples", ge=1)]
+
+
 @register("partition", "one_class")
 def one_class(samples: Samples, nodes: int, generator: torch.Generator) -> list[Tensor]:
     """Give every node one class only, and each class equally many nodes; the largest classes get one more if necessary.
@@ -158,8 +161,8 @@ def dirichlet(
     nodes: int,
     generator: torch.Generator,
     *,
-    alpha: Annotated[float, Key("concentration; small: each class is on few nodes; large: nearly iid", ge=1e-9)] = 0.5,
-    minimum: Annotated[int, Key("smallest node", unit="samples", ge=1)] = 1,
+    alpha: Annotated[float, Key("concentration: small = each class on few nodes, large = near iid", ge=1e-9)] = 0.5,
+    minimum: Minimum = 1,
     draw: Annotated[
         Literal["class", "node"],
         Key("class: each class is shared out, sizes differ; node: equal nodes draw their own mix of classes"),
@@ -198,9 +201,9 @@ def quantity(
     nodes: int,
     generator: torch.Generator,
     *,
-    law: Annotated[Literal["lognormal", "power"], Key("distribution of the sizes")] = "lognormal",
-    skew: Annotated[float, Key("sigma of the log-normal law, exponent of the power law; 0: equal sizes", ge=0)] = 1.0,
-    minimum: Annotated[int, Key("smallest node", unit="samples", ge=1)] = 1,
+    law: Annotated[Literal["lognormal", "power"], Key("how the sizes fall off")] = "lognormal",
+    skew: Annotated[float, Key("sigma of the log-normal law, exponent of the power law; 0 = equal", ge=0)] = 1.0,
+    minimum: Minimum = 1,
 ) -> list[Tensor]:
     """Deal samples at random to nodes of unequal sizes, each `minimum` plus its share of the rest."""
     rest = len(samples) - nodes * minimum

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fne.config import registry
+from fne.config.groups import SimulatedNodes
 from fne.config.members import member, new_strategy
 from fne.config.settings import check
 from fne.core.errors import ConfigError, FneError, SettingError
@@ -96,7 +97,8 @@ class Optimizer:
             raise FneError(f"runs = {made['runs']}: must be 1: make an Optimizer for each")
         self._strategy = new_strategy(strategy, SearchTask(self._space, nodes), seed, made)
         names = (POOLED,) if member(self._strategy, "pooled") else node_names(nodes)
-        self._engine = LocalEngine(worker_of(dict.fromkeys(names, Objective(self._told)), seed))
+        worker = worker_of(dict.fromkeys(names, Objective(self._told)), seed)
+        self._engine = LocalEngine(worker, settings=SimulatedNodes())
         self._request: Request | None = None
         self._pending: list[_Pending] = []
         self._values: dict[tuple[str, bytes], float] = {}

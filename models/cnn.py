@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fne.config.groups import Output
 from fne.config.registry import Key, register
 from fne.core.errors import SettingError
 from fne.models import image_layers as layers
@@ -42,10 +43,7 @@ class CNN(nn.Module):
         kernel: Annotated[int, Key("side of the square filters", unit="pixels", ge=1)] = 5,
         padding: Annotated[int, Key("zeros around the images at each convolution", unit="pixels", ge=0)] = 0,
         hidden: Annotated[int, Key("neurons of the hidden layer", unit="neurons", ge=1)] = 64,
-        output: Annotated[
-            Literal["softmax", "sigmoid", "linear"],
-            Key("how logits become predictions: one of many, one against all the others, or as they are"),
-        ] = "softmax",
+        output: Output = "softmax",
     ) -> None:
         super().__init__()
         channels, height, side = layers.image_shape("cnn", shape)

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor, nn
 
+from fne.config.groups import Output
 from fne.config.registry import Key, register
 from fne.core.errors import SettingError
 from fne.models import image_layers as layers
@@ -42,10 +43,7 @@ class Logistic(nn.Module):
         shape: tuple[int, ...],
         outputs: int,
         *,
-        output: Annotated[
-            Literal["softmax", "sigmoid", "linear"],
-            Key("how logits become predictions: one of many, one against all the others, or as they are"),
-        ] = "softmax",
+        output: Output = "softmax",
         features: Annotated[
             Literal["linear", "quadratic"], Key("the inputs, or with their squares and pairwise products")
         ] = "linear",

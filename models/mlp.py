@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fne.config.groups import Output
 from fne.config.registry import Key, register
 from fne.models import image_layers as layers
 
@@ -39,10 +40,7 @@ class MLP(nn.Module):
             tuple[Annotated[int, Key("neurons", ge=1)], ...],
             Key("neurons of each hidden layer", unit="neurons", min_length=1),
         ] = (200, 200),
-        output: Annotated[
-            Literal["softmax", "sigmoid", "linear"],
-            Key("how logits become predictions: one of many, one against all the others, or as they are"),
-        ] = "softmax",
+        output: Output = "softmax",
     ) -> None:
         super().__init__()
         layers.check_output(output, outputs)

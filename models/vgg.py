@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fne.config.groups import Output
 from fne.config.registry import Key, register
 from fne.core.errors import SettingError
 from fne.models import image_layers as layers
@@ -49,10 +50,7 @@ class VGG(nn.Module):
         groups: Annotated[int, Key("groups of channels that are normalised together", ge=1)] = 8,
         residual: Annotated[bool, Key("add the input of each block to its output (He et al., 2016)")] = False,
         hidden: Annotated[int, Key("neurons of the hidden layer", unit="neurons", ge=1)] = 128,
-        output: Annotated[
-            Literal["softmax", "sigmoid", "linear"],
-            Key("how logits become predictions: one of many, one against all the others, or as they are"),
-        ] = "softmax",
+        output: Output = "softmax",
     ) -> None:
         super().__init__()
         channels, height, width = layers.image_shape("vgg", shape)

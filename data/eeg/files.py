@@ -14,6 +14,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Literal
 
+from fne.config.groups import SplitSeed
 from fne.config.registry import Key, register
 from fne.core.dataset import Dataset, FilesError, Finding
 from fne.core.errors import DataError, DataWarning, SettingError
@@ -93,9 +94,9 @@ def eeg_files(
     split: Annotated[
         Literal["subject", "session", "run", "trial"], Key("unit that training and test do not share")
     ] = "subject",
-    split_seed: Annotated[int, Key("seed of the split, the same for all runs that are compared", ge=0)] = 0,
-    folds: Annotated[int | None, Key("number of folds; null: one for each subject, session or run", ge=2)] = None,
-    fold: Annotated[int | None, Key("fold that is the test part; null: the first", ge=0)] = None,
+    split_seed: SplitSeed = 0,
+    folds: Annotated[int | None, Key("parts of the split; null: one for each subject, session or run", ge=2)] = None,
+    fold: Annotated[int | None, Key("which is the test part; null: the first", ge=0)] = None,
     validation: Annotated[
         float | None,
         Key("fraction of the training windows for validation; null: the next fold, 0.2 with split=trial", gt=0, lt=1),

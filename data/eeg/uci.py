@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fne.config.groups import SplitSeed
 from fne.config.registry import Key, register
 from fne.core.dataset import Dataset, Samples
 from fne.core.errors import DataError, DataWarning, SettingError
@@ -49,8 +50,8 @@ def eeg_uci(
         Literal["subject", "trial", "uci"],
         Key("subject: by whole subjects; trial: by trials of each subject; uci: TRAIN and TEST, which share subjects"),
     ] = "subject",
-    split_seed: Annotated[int, Key("seed of the split, the same for all runs that are compared", ge=0)] = 0,
-    folds: Annotated[int, Key("split=subject: number of folds that subjects are dealt to", ge=3)] = 5,
+    split_seed: SplitSeed = 0,
+    folds: Annotated[int, Key("split=subject: parts the subjects are dealt to", ge=3)] = 5,
     fold: Annotated[
         int | None, Key("split=subject: fold that is the test part, null: the first; the next fold is validation", ge=0)
     ] = None,

@@ -6,10 +6,9 @@ Adding one is a decorated class or function in a file of its own:
     class CNN(nn.Module):
         def __init__(self, shape, outputs, *, width: Annotated[int, Key("filters", ge=1)] = 16): ...
 
-Keyword-only parameters are its settings; their annotations and defaults are the only declaration. The
-catalogue *reads* them from the source, so that `fne list`, `fne show` and a config error need not import
-torch (2 s); the object itself is imported when it is used. Settings are therefore literals, in the words of
-`_VOCABULARY`.
+Keyword-only parameters are its settings, or groups of settings; their annotations and defaults are the only
+declaration. The catalogue *reads* them from the source (`fne.config.declarations`), so that `fne list`, `fne show` and
+a config error need not import torch (2 s); the object itself is imported when it is used.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ import hashlib
 import importlib
 import importlib.metadata
 import importlib.util
-import inspect
 import sys
 import threading
 import traceback
@@ -27,10 +25,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
+from fne.config.declarations import Scope, Setting, declared, packing
 from fne.config.settings import Key, either, model_of
 from fne.config.traits import check_traits
 from fne.core.errors import ConfigError, FneError, did_you_mean
@@ -39,8 +38,6 @@ __all__ = ["KINDS", "Entry", "Key", "add_plugin", "catalogue", "declared", "entr
            "register", "settings_model", "traits"]  # fmt: skip
 
 KINDS = ("strategy", "model", "data", "partition", "problem", "engine", "task")
-RESERVED = {"seed"}
-"""Keyword-only parameters that the toolkit passes itself."""
 TAKEN = {
     "name": KINDS, "nodes": ("data", "problem"), "partition": ("data",), "shift": ("data",),
     **dict.fromkeys(("noise", "infeasible", "known"), ("problem",)),
@@ -55,11 +52,6 @@ _FOLDERS = (
 )  # fmt: skip
 """Packages whose files register things of the toolkit."""
 
-_VOCABULARY: dict[str, Any] = {
-    "Annotated": Annotated, "Literal": Literal, "Key": Key,
-    "int": int, "float": float, "str": str, "bool": bool, "list": list, "tuple": tuple, "dict": dict,
-}  # fmt: skip
-
 
 @dataclass(frozen=True)
 class Entry:
@@ -72,7 +64,7 @@ class Entry:
     file: Path
     line: int
     doc: str
-    settings: dict[str, tuple[Any, Any]] = field(repr=False)
+    settings: dict[str, Setting] = field(repr=False)
     """key -> (annotation, default), `...` where there is no default."""
     task: str = "LearningTask"
     """What a strategy is for: the type of its first parameter, `LearningTask`, `SearchTask` or `FrontTask`."""
@@ -97,6 +89,8 @@ _PLUGINS = threading.RLock()
 def register(kind: str, name: str, **traits: Any) -> Callable[[T], T]:
     """Decorate a class or function to give it a name; two things of one kind and name are an error.
 
+    What has groups of settings takes their fields flat from then on, or the groups themselves.
+
     Args:
         kind, name: what is registered, as literal strings.
         traits: what is declared of the thing beside its settings, by the names in `fne.config.traits.TRAITS`.
@@ -112,6 +106,7 @@ def register(kind: str, name: str, **traits: Any) -> Callable[[T], T]:
                 f"{kind} {name!r} is registered twice: in {there.__module__} and in {thing.__module__}; "
                 "rename one (a module imported under two names counts as two)"
             )
+        thing = packing(thing)
         _registered[kind, name] = thing
         _traits[kind, name] = traits
         return thing
@@ -139,7 +134,7 @@ def entry(kind: str, name: str) -> Entry:
 
 
 def load(kind: str, name: str) -> Any:
-    """Import and return the registered object."""
+    """Import and return the registered object; it takes the fields of its groups flat."""
     found = entry(kind, name)
     with _PLUGINS:
         _import(found)
@@ -155,23 +150,6 @@ def traits(kind: str, name: str) -> Mapping[str, Any]:
 def settings_model(found: Entry) -> type[BaseModel]:
     """Return a pydantic model of the entry's settings: unknown keys, NaN and infinities are refused."""
     return model_of(found.name, found.settings)
-
-
-def declared(thing: Any) -> dict[str, tuple[Any, Any]]:
-    """Return the settings of an imported object by inspection; a test holds the catalogue to them."""
-    signature = inspect.signature(thing)
-    return {
-        name: (_annotation(p.annotation, name), ... if p.default is p.empty else p.default)
-        for name, p in signature.parameters.items()
-        if p.kind is p.KEYWORD_ONLY and name not in RESERVED
-    }
-
-
-def _annotation(annotation: Any, name: str) -> Any:
-    """Return what an annotation means; it is text where its module postpones evaluation."""
-    if not isinstance(annotation, str):
-        return annotation
-    return _evaluate(ast.parse(annotation, mode="eval").body, "", name)
 
 
 # ------------------------------------------------------------------------------------------------ plugins
@@ -288,7 +266,7 @@ def _read(path: Path, module: str) -> list[Entry]:
         tree = ast.parse(text)
     except (SyntaxError, UnicodeDecodeError) as error:
         raise ConfigError([f"{path}: not Python that can be read: {error}"]) from None
-    found = []
+    found, scope = [], Scope(tree, path)
     for node in tree.body:
         if not isinstance(node, ast.ClassDef | ast.FunctionDef):
             continue
@@ -303,7 +281,7 @@ def _read(path: Path, module: str) -> list[Entry]:
             if kind not in KINDS:
                 raise ConfigError([f"{where}: kind {kind!r} must be {either(KINDS)}{did_you_mean(kind, KINDS)}"])
             function = _constructor(node)
-            settings = _settings(function, where) if function else {}
+            settings = scope.settings(function, where) if function else {}
             for key in settings:
                 if kind in TAKEN.get(key, ()) or key.startswith("_"):
                     raise ConfigError([f"{where}: setting {key!r}: a config cannot give it; rename it"])
@@ -338,47 +316,3 @@ def _task(function: ast.FunctionDef | None, node: ast.ClassDef | ast.FunctionDef
     written = ast.unparse(first[0].annotation).strip("'\"") if first and first[0].annotation else ""
     name = written.rpartition(".")[2]
     return name if name in ("SearchTask", "FrontTask") else "LearningTask"
-
-
-def _settings(function: ast.FunctionDef, where: str) -> dict[str, tuple[Any, Any]]:
-    settings: dict[str, tuple[Any, Any]] = {}
-    for argument, default in zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True):
-        if argument.arg in RESERVED:
-            continue
-        if argument.annotation is None:
-            raise ConfigError([f"{where}: setting {argument.arg!r} has no annotation; give it its type"])
-        value = ... if default is None else _evaluate(default, where, argument.arg, text=True)
-        settings[argument.arg] = (_evaluate(argument.annotation, where, argument.arg), value)
-    return settings
-
-
-_LITERALS = (
-    ast.Constant, ast.Name, ast.Subscript, ast.Tuple, ast.List, ast.Dict, ast.keyword, ast.Load,
-    ast.UnaryOp, ast.USub, ast.UAdd, ast.Not, ast.BinOp, ast.BitOr, ast.Call,
-)  # fmt: skip
-"""What a declaration may consist of: to read a plugin must neither run its code nor take long."""
-
-
-def _check_literal(node: ast.AST, text: bool) -> None:
-    """Raise `ValueError` for what is no declaration; `text`: whether strings are values here, not names of types."""
-    if not isinstance(node, _LITERALS):
-        raise ValueError(f"{type(node).__name__} is not allowed")
-    if isinstance(node, ast.Call) and not (isinstance(node.func, ast.Name) and node.func.id == "Key"):
-        raise ValueError("only Key may be called")
-    if isinstance(node, ast.Constant) and isinstance(node.value, str) and not text:
-        raise ValueError("a type in quotes is not allowed")  # it would be evaluated as Python
-    literal = isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and node.value.id == "Literal"
-    for child in ast.iter_child_nodes(node):
-        _check_literal(child, text or literal or isinstance(node, ast.Call))
-
-
-def _evaluate(expression: ast.expr, where: str, key: str, *, text: bool = False) -> Any:
-    try:
-        _check_literal(expression, text)
-        code = compile(ast.Expression(expression), where, "eval")
-        return eval(code, {"__builtins__": {}}, _VOCABULARY)
-    except Exception as error:
-        raise ConfigError(
-            [f"{where}: setting {key!r}: {ast.unparse(expression)} is not a literal declaration ({error}); "
-             f"use {', '.join(_VOCABULARY)} and literal values"]
-        ) from None  # fmt: skip

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
-from fne.config.registry import Key, register
+from fne.config.groups import SimulatedNodes
+from fne.config.registry import register
 from fne.core.messages import Reply, Request
 from fne.engines.local import LocalEngine
 from fne.federation import wire
@@ -44,33 +45,6 @@ class WorkerEach:
 
 
 @register("engine", "framed")
-def framed(
-    worker: Worker,
-    run: str = "run",
-    folder: Path | None = None,
-    *,
-    device: Annotated[Literal["auto", "cpu", "cuda"], Key("where nodes compute")] = "auto",
-    threads: Annotated[
-        int, Key("threads of torch; 0: all cores, which pays for large models on an idle machine", ge=0, le=1024)
-    ] = 1,
-    quorum: Annotated[int, Key("replies without which a round fails", unit="nodes", ge=1)] = 1,
-    away: Annotated[float, Key("share of the time that a node is away; 0: all are always there", ge=0, lt=1)] = 0.0,
-    stretch: Annotated[int, Key("length of the times that a node is there or away", unit="steps", ge=1)] = 5,
-    timeout: Annotated[
-        float | None, Key("that a node may take for its answer, else it has gone; null: any", unit="s", gt=0)
-    ] = None,
-) -> LocalEngine:
+def framed(worker: Worker, run: str = "run", folder: Path | None = None, *, settings: SimulatedNodes) -> LocalEngine:
     """One process with a worker for each node, which encoded frames alone reach; slower, with the bits of `local`."""
-    host = WorkerEach(worker)
-    return LocalEngine(
-        worker,
-        run,
-        folder,
-        host,
-        device=device,
-        threads=threads,
-        quorum=quorum,
-        away=away,
-        stretch=stretch,
-        timeout=timeout,
-    )
+    return LocalEngine(worker, run, folder, WorkerEach(worker), settings=settings)

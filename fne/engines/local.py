@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol
+from typing import Any, Protocol
 
-from fne.config.registry import Key, register
+from fne.config.groups import SimulatedNodes
+from fne.config.registry import register
 from fne.core.messages import Reply, Request, Round, Status, Tensors
 from fne.engines.availability import LEFT, Availability
 from fne.engines.memory import read_memory, write_memory
@@ -66,7 +67,7 @@ class LocalEngine:
         run: id of the run, stamped on every header.
         folder: of the run, for `save` and `load`; `None` keeps nothing.
         host: what answers for the nodes; `None`: the worker.
-        device, threads, quorum, away, stretch, timeout: settings.
+        settings: who is there, and what a round needs.
     """
 
     def __init__(
@@ -76,22 +77,15 @@ class LocalEngine:
         folder: Path | None = None,
         host: Host | None = None,
         *,
-        device: Annotated[Literal["auto", "cpu", "cuda"], Key("where nodes compute")] = "auto",
-        threads: Annotated[
-            int, Key("threads of torch; 0: all cores, which pays for large models on an idle machine", ge=0, le=1024)
-        ] = 1,
-        quorum: Annotated[int, Key("replies without which a round fails", unit="nodes", ge=1)] = 1,
-        away: Annotated[float, Key("share of the time that a node is away; 0: all are always there", ge=0, lt=1)] = 0.0,
-        stretch: Annotated[int, Key("length of the times that a node is there or away", unit="steps", ge=1)] = 5,
-        timeout: Annotated[
-            float | None, Key("that a node may take for its answer, else it has gone; null: any", unit="s", gt=0)
-        ] = None,
+        settings: SimulatedNodes,
     ) -> None:
-        self._worker, self._run, self._folder, self._quorum, self._timeout = worker, run, folder, quorum, timeout
+        self._worker, self._run, self._folder, self._settings = worker, run, folder, settings
         self._held = {name: len(node.data) for name, node in worker.nodes.items() if node.objective is None}
         self._host = host or OneWorker(worker)
         self._step = 0
-        self._presence = Availability(sorted(worker.nodes), run, away=away, stretch=stretch, least=quorum)
+        self._presence = Availability(
+            sorted(worker.nodes), run, away=settings.away, stretch=settings.stretch, least=settings.quorum
+        )
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -108,8 +102,8 @@ class LocalEngine:
         common, private = wire.request_frames(request)
         replies = self._replies(request, common, private)
         round_ = gather(
-            request, replies, quorum=self._quorum, common=common, private=private, held=self._held,
-            timeout=self._timeout,
+            request, replies, quorum=self._settings.quorum, common=common, private=private, held=self._held,
+            timeout=self._settings.timeout,
         )  # fmt: skip
         self._step = request.header.step + 1
         return round_

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from fne.config.groups import NodeSelection
 from fne.core.errors import SettingError
 from fne.core.randomness import draw_nodes
 
@@ -15,18 +16,11 @@ class NodeChoice:
 
     Args:
         seed: of the run.
-        kind: `random_subset`, `single_sample`, `moving_window` or `all`.
-        subset_size, subset_every, full_every, samples_per_node, window_size, window_every: settings of that name.
+        selection: how many nodes, which, and for how long.
     """
 
     seed: int
-    kind: str = "random_subset"
-    subset_size: int = 1
-    subset_every: int = 1
-    full_every: int = 0
-    samples_per_node: int = 0
-    window_size: int = 1
-    window_every: int = 1
+    selection: NodeSelection
 
     def __call__(self, step: int, nodes: Sequence[str]) -> tuple[tuple[str, ...], int]:
         """Return the nodes and how many of their samples they take, 0 for all.
@@ -36,20 +30,21 @@ class NodeChoice:
         Raises:
             SettingError: more nodes are asked for than there are at the first step.
         """
-        if self.full_every and (step + 1) % self.full_every == 0:
+        chosen = self.selection
+        if chosen.full_every and (step + 1) % chosen.full_every == 0:
             return tuple(nodes), 0
-        return self._part(step, nodes), 1 if self.kind == "single_sample" else self.samples_per_node
+        return self._part(step, nodes), 1 if chosen.nodes == "single_sample" else chosen.samples_per_node
 
     def _part(self, step: int, nodes: Sequence[str]) -> tuple[str, ...]:
-        count = len(nodes)
-        if self.kind == "all":
+        count, chosen = len(nodes), self.selection
+        if chosen.nodes == "all":
             return tuple(nodes)
-        if self.kind == "moving_window":
-            size = _at_most(count, step, "window_size", self.window_size)
-            start = step // self.window_every
+        if chosen.nodes == "moving_window":
+            size = _at_most(count, step, "window_size", chosen.window_size)
+            start = step // chosen.window_every
             return tuple(sorted(nodes[(start + i) % count] for i in range(size)))
-        size = 1 if self.kind == "single_sample" else _at_most(count, step, "subset_size", self.subset_size)
-        return draw_nodes(nodes, size, self.seed, "nodes", step // self.subset_every)
+        size = 1 if chosen.nodes == "single_sample" else _at_most(count, step, "subset_size", chosen.subset_size)
+        return draw_nodes(nodes, size, self.seed, "nodes", step // chosen.subset_every)
 
 
 def _at_most(count: int, step: int, key: str, value: int) -> int:

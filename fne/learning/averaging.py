@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
+from fne.config.groups import LocalTraining
 from fne.core.contracts import Metrics, Result
 from fne.core.errors import RunError, SettingError
 from fne.core.messages import Header, Request, Round, Scalar
@@ -28,11 +29,8 @@ class Averaging:
         task: model and validation.
         seed: of the run.
         rounds: horizon.
-        loss: of training and validation.
-        fraction: of the nodes that take part in a round, at least one node.
-        lr, lr_decay: local learning rate of round t is `lr * lr_decay ** t`.
-        options: what the node task `train` takes besides `loss` and `lr`.
-        returns: `best` on validation or `last`.
+        training: how nodes train and which of them; the local learning rate of round t is `lr * lr_decay ** t`.
+        more: what else the node task `train` takes.
         pooled: the method is not federated: deal all data to one node.
     """
 
@@ -42,26 +40,25 @@ class Averaging:
         *,
         seed: int,
         rounds: int,
-        loss: str,
-        fraction: float,
-        lr: float,
-        lr_decay: float = 1.0,
-        options: Mapping[str, Scalar],
-        returns: str,
+        training: LocalTraining,
+        more: Mapping[str, Scalar] = {},
         pooled: bool = False,
     ) -> None:
-        check_loss(loss, classification=task.classification)
-        if options.get("momentum") and options["optimizer"] != "sgd":
+        check_loss(training.loss, classification=task.classification)
+        if training.momentum and training.optimizer != "sgd":
             raise SettingError(
-                "strategy.momentum", options["momentum"], f"0 with optimizer = {options['optimizer']}: it is sgd's"
+                "strategy.momentum", training.momentum, f"0 with optimizer = {training.optimizer}: it is sgd's"
             )
         self.seed, self.horizon, self.step = seed, rounds, 0
         self.pooled = pooled
-        self._task, self._loss, self._fraction = task, loss, fraction
-        self._lr, self._decay, self._options, self._returns = lr, lr_decay, dict(options), returns
+        self._task, self._training = task, training
+        self._options: dict[str, Scalar] = {
+            "epochs": training.local_epochs, "batch_size": training.batch_size, "optimizer": training.optimizer,
+            "momentum": training.momentum, **more,
+        }  # fmt: skip
         self._weights = task.layout.flatten(task.new_model(derive_seed(seed, "global")))
         self._buffers = dict(task.buffers)
-        self._validation = Validation(task, loss, self._weights)
+        self._validation = Validation(task, training.loss, self._weights)
 
     @property
     def done(self) -> bool:
@@ -71,18 +68,19 @@ class Averaging:
     @property
     def tasks(self) -> Tasks:
         """Node tasks that it asks for, see `fne.privacy.policy.Tasks`."""
-        lr = self._lr if self._decay == 1 else (0.0, self._lr)
-        return {"train": {"loss": self._loss, **self._options, "lr": lr}}
+        training = self._training
+        lr = training.lr if training.lr_decay == 1 else (0.0, training.lr)
+        return {"train": {"loss": training.loss, **self._options, "lr": lr}}
 
     def ask(self, nodes: Sequence[str]) -> Request:
         """Return the global weights for this round's nodes."""
         if not nodes:
             raise SettingError("data.nodes", 0, "at least 1")
-        count = max(1, round(self._fraction * len(nodes)))
+        count = max(1, round(self._training.fraction * len(nodes)))
         chosen = draw_nodes(nodes, count, self.seed, "nodes", self.step)
         common = {"parameters": self._weights, **{BUFFER + n: b for n, b in self._buffers.items()}}
-        lr = self._lr * self._decay**self.step
-        options: dict[str, Scalar] = {**self._options, "loss": self._loss, "lr": lr}
+        lr = self._training.lr * self._training.lr_decay**self.step
+        options: dict[str, Scalar] = {**self._options, "loss": self._training.loss, "lr": lr}
         return Request(Header(self.seed, self.step), "train", chosen, common=common, options=options, reduce="sum")
 
     def tell(self, round_: Round) -> Metrics:
@@ -109,7 +107,7 @@ class Averaging:
 
     def result(self) -> Result:
         """Return the model of the run, as `returns` says."""
-        return self._validation.best() if self._returns == "best" else self.champion()
+        return self._validation.best() if self._training.returns == "best" else self.champion()
 
     def champion(self) -> Result:
         """Return the global model of the round told last."""

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from fne.config.groups import CentreOutcome, Evolution, NodeSelection
 from fne.core.contracts import Metrics, Result
 from fne.core.errors import RunError, SettingError
 from fne.core.messages import Header, Reply, Request, Round, Tensors
@@ -77,11 +78,8 @@ class Evolving:
         task: model and validation.
         proposer: the method.
         seed: of the run.
-        rounds: generations; the horizon.
-        loss: of fitness and validation.
-        subset_size, samples_per_node: who evaluates a generation, and on how many samples (0: all).
-        returns: `last` proposed model or `best` on validation.
-        validate_every: generations from one validation to the next; the last one is validated besides.
+        evolution: generations, the loss of fitness and validation, and who evaluates a generation on how many samples.
+        outcome: when there is validation, and which model is returned.
         uplink: what a node answers: `fitness` (sums of losses, which the engine adds), `levels` (the same in a byte
             each), `ranks` or `sign` (which the server weights by samples; scores are the mean ranks from 0, or for a
             pair (i, i + P/2) minus and plus its vote in [-1, 1]). A node on which no candidate has a finite loss fails
@@ -96,23 +94,21 @@ class Evolving:
         proposer: Proposer,
         *,
         seed: int,
-        rounds: int,
-        loss: str,
-        subset_size: int,
-        samples_per_node: int,
-        returns: str,
-        validate_every: int,
+        evolution: Evolution,
+        outcome: CentreOutcome,
         uplink: str = "fitness",
     ) -> None:
-        check_loss(loss, classification=task.classification)
-        self.seed, self.horizon, self.step = seed, rounds, 0
+        check_loss(evolution.loss, classification=task.classification)
+        self.seed, self.horizon, self.step = seed, evolution.rounds, 0
         self.lineage, self.decision = proposer, None
-        self._task, self._returns, self._uplink = task, returns, uplink
-        self._options = fitness_options(task, loss)
-        self._choice = NodeChoice(seed, subset_size=subset_size, samples_per_node=samples_per_node)
-        self._validate_every, self._evaluations = validate_every, 0
+        self._task, self._outcome, self._uplink = task, outcome, uplink
+        self._options = fitness_options(task, evolution.loss)
+        self._choice = NodeChoice(
+            seed, NodeSelection(subset_size=evolution.subset_size, samples_per_node=evolution.samples_per_node)
+        )
+        self._evaluations = 0
         self._buffers = task.buffers_for(proposer.genes)
-        self._validation = Validation(task, loss, proposer.genes)
+        self._validation = Validation(task, evolution.loss, proposer.genes)
 
     @property
     def done(self) -> bool:
@@ -122,7 +118,7 @@ class Evolving:
     @property
     def tasks(self) -> Tasks:
         """Node tasks that it asks for, see `fne.privacy.policy.Tasks`."""
-        options = {**self._options, "samples": self._choice.samples_per_node}
+        options = {**self._options, "samples": self._choice.selection.samples_per_node}
         return {"fitness": options} if self._uplink == "fitness" else {"ranking": {**options, "answer": self._uplink}}
 
     def ask(self, nodes: Sequence[str]) -> Request:
@@ -152,7 +148,7 @@ class Evolving:
         genes = self.lineage.genes
         self._buffers = self._task.buffers_for(genes)
         figures |= {"accuracy_validation": None, "loss_validation": None}
-        if self.done or self.step % self._validate_every == 0:
+        if self.done or self.step % self._outcome.validate_every == 0:
             figures |= self._validation(genes, self._buffers, self.step)
         return {"round": self.step, "evaluations": self._evaluations, **figures, **own}
 
@@ -178,7 +174,7 @@ class Evolving:
 
     def result(self) -> Result:
         """Return the model of the run, as `returns` says."""
-        return self._validation.best() if self._returns == "best" else self.champion()
+        return self._validation.best() if self._outcome.returns == "best" else self.champion()
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that goes on: the method's state, best model, counters."""

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
+from fne.config.groups import BatchTraining
 from fne.core.errors import RunError
 from fne.core.messages import Header
 from fne.core.randomness import seeded_initialisation
@@ -47,11 +48,8 @@ def descend(
     header: Header,
     start: Tensor,
     before: Mapping[str, Tensor],
+    training: BatchTraining,
     *,
-    loss: str,
-    lr: float,
-    epochs: int,
-    batch_size: int,
     optimizer: str = "sgd",
     momentum: float = 0.0,
     mu: float = 0.0,
@@ -64,7 +62,7 @@ def descend(
         node: whose samples, and public generator of the batches' order.
         header: of the request.
         start, before: weights `[D]` and buffers that it begins with.
-        loss, lr, epochs, batch_size, optimizer, momentum, mu: see the task `train`.
+        training, optimizer, momentum, mu: see the task `train`.
         state: the node's memory, in which the optimizer's state is kept; `None`: a new optimizer each time.
 
     Raises:
@@ -75,17 +73,16 @@ def descend(
     fill_buffers(module, before)
     named = dict(module.named_parameters())
     parameters = [named[leaf.name] for leaf in layout.leaves]
-    method = make_optimizer(optimizer, parameters, lr=lr, momentum=momentum)
+    method = make_optimizer(optimizer, parameters, lr=training.lr, momentum=momentum)
     if state is not None:
         _restore(method, state)
-    size = batch_size or len(node.data)
-    total = _descend(worker, node, header, method, parameters, loss, epochs=epochs, size=size, mu=mu)
+    total = _descend(worker, node, header, method, parameters, training, mu=mu)
     delta, after = layout.flatten(module) - start.cpu(), buffers_of(module)
     weighted = delta * len(node.data)  # as it is added up: that must not overflow either
     bad = [leaf.name for leaf in layout.leaves if not weighted[leaf.start : leaf.stop].isfinite().all()]
     bad += [name for name, b in after.items() if not (b.isfinite() | _same(b, before[name].cpu())).all()]
     if bad:  # a buffer may hold infinities from the start, such as a mask
-        raise RunError(f"training diverged: non-finite values in {bad[0]!r}; lower strategy.lr = {lr}")
+        raise RunError(f"training diverged: non-finite values in {bad[0]!r}; lower strategy.lr = {training.lr}")
     if state is not None:
         _keep(method, state)
     return Descent(delta, after, total)
@@ -96,11 +93,7 @@ def descend_together(
     node: Node,
     header: Header,
     starts: Tensor,
-    *,
-    loss: str,
-    lr: float,
-    epochs: int,
-    batch_size: int,
+    training: BatchTraining,
 ) -> Tensor:
     """Train several models on a node's samples by plain SGD, each as `descend` would, on the same batches.
 
@@ -109,27 +102,28 @@ def descend_together(
         node: whose samples, and public generator of the batches' order.
         header: of the request.
         starts: weights `[P, D]` that they begin with.
-        loss, lr, epochs, batch_size: as of `descend`.
+        training: as of `descend`.
 
     Returns:
         The changes of the weights, float32 `[P, D]` on the CPU; NaN in all of a row whose training diverged.
     """
     together = worker.evaluator.plan.together
     if not together:
-        batch = batch_size or len(node.data)
+        batch = training.batch_size or len(node.data)
         together = 1 if worker.device.type == "cpu" else max(1, worker.evaluator.plan.most // batch)
     if together == 1:
-        return torch.stack([_alone(worker, node, header, start, loss, lr, epochs, batch_size) for start in starts])
+        return torch.stack([_alone(worker, node, header, start, training) for start in starts])
     layout, samples = worker.evaluator.layout, len(node.data)
     changes = []
     for some in torch.split(starts, together):
         own = {name: genes.clone() for name, genes in layout.unflatten(some.to(worker.device)).items()}
         for genes in own.values():
             genes.requires_grad_()
-        method = torch.optim.SGD(own.values(), lr=lr)
-        with _training(worker, node, header, epochs, batch_size or samples) as passes:
+        method = torch.optim.SGD(own.values(), lr=training.lr)
+        with _training(worker, node, header, training) as passes:
             for x, y in itertools.chain.from_iterable(passes):
-                losses = fitness.sample_losses(loss, _forward(worker.module, own, x), y, worker.evaluator.output)
+                logits = _forward(worker.module, own, x)
+                losses = fitness.sample_losses(training.loss, logits, y, worker.evaluator.output)
                 method.zero_grad(set_to_none=True)
                 losses.mean(dim=1).sum().backward()  # type: ignore[no-untyped-call]
                 method.step()
@@ -140,12 +134,10 @@ def descend_together(
     return torch.where(finite, change, torch.nan)
 
 
-def _alone(
-    worker: Worker, node: Node, header: Header, start: Tensor, loss: str, lr: float, epochs: int, batch_size: int
-) -> Tensor:
+def _alone(worker: Worker, node: Node, header: Header, start: Tensor, training: BatchTraining) -> Tensor:
     """Return the change `[D]` of one model, NaN if it diverged."""
     try:
-        return descend(worker, node, header, start, {}, loss=loss, lr=lr, epochs=epochs, batch_size=batch_size).delta
+        return descend(worker, node, header, start, {}, training).delta
     except RunError:  # the others go on
         return torch.full_like(start, torch.nan, device="cpu")
 
@@ -166,21 +158,19 @@ def _descend(
     header: Header,
     method: torch.optim.Optimizer,
     parameters: Sequence[Tensor],
-    loss: str,
+    training: BatchTraining,
     *,
-    epochs: int,
-    size: int,
     mu: float,
 ) -> Tensor:
     """Train the worker's module on a node's samples; returns the loss summed over the last epoch, float64."""
     module, device = worker.module, worker.device
     anchors = [p.detach().clone() for p in parameters] if mu else []
     total = torch.zeros((), dtype=torch.float64, device=device)
-    with _training(worker, node, header, epochs, size) as passes:
+    with _training(worker, node, header, training) as passes:
         for batches in passes:
             total.zero_()
             for x, y in batches:
-                losses = fitness.sample_losses(loss, module(x).unsqueeze(0), y, worker.evaluator.output)
+                losses = fitness.sample_losses(training.loss, module(x).unsqueeze(0), y, worker.evaluator.output)
                 method.zero_grad(set_to_none=True)
                 losses.mean().backward()  # type: ignore[no-untyped-call]
                 if mu:  # the gradient of mu / 2 * ||w - w_global||^2, apart: mu = 0 is FedAvg, bit for bit
@@ -192,7 +182,7 @@ def _descend(
 
 @contextlib.contextmanager
 def _training(
-    worker: Worker, node: Node, header: Header, epochs: int, size: int
+    worker: Worker, node: Node, header: Header, training: BatchTraining
 ) -> Iterator[Iterator[Iterator[tuple[Tensor, Tensor]]]]:
     """Put the worker's module into training mode, and give the node's batches `x, y`, epoch by epoch.
 
@@ -204,7 +194,7 @@ def _training(
 
     def batches() -> Iterator[tuple[Tensor, Tensor]]:
         permuted = torch.randperm(len(data), generator=order).to(device)
-        for batch in _batches(permuted, size, module):
+        for batch in _batches(permuted, training.batch_size or len(data), module):
             x = moved(data.x[batch], node.shift, shifts) if node.shift else data.x[batch]
             yield x.contiguous(memory_format=torch.channels_last) if last else x, data.y[batch]
 
@@ -213,7 +203,7 @@ def _training(
         if last:
             module.to(memory_format=torch.channels_last)
         with dropping_out(header, node, device):
-            yield (batches() for _ in range(epochs))
+            yield (batches() for _ in range(training.epochs))
     finally:
         if last:  # what is evaluated with this module does not hang on what it was trained for before
             module.to(memory_format=torch.contiguous_format)

@@ -15,6 +15,7 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor
 
+from fne.config.groups import GradientTraining, Loss, Sampling
 from fne.config.registry import Key, register
 from fne.core.dataset import Samples
 from fne.core.errors import RunError
@@ -45,14 +46,8 @@ def fitness_task(
     nodes: Sequence[Node],
     request: Request,
     *,
-    loss: Annotated[Literal["nmse", "mse", "bce", "cross_entropy"], Key("what is summed over the samples")],
-    samples: Annotated[
-        int, Key("of a node, drawn anew each step from its public generator; 0: all", unit="samples", ge=0)
-    ] = 0,
-    statistics: Annotated[
-        Literal["given", "batch"],
-        Key("of batch normalisation: the model's or the request's, or each individual's on the node's samples"),
-    ] = "given",
+    loss: Annotated[Loss, Key("what is summed over the samples")],
+    sampling: Sampling,
     per_output: Annotated[bool, Key("each of the model's outputs has a loss of its own")] = False,
     reduced: Annotated[
         bool, Key("keep what squared errors of a linear model depend on, not passing over the samples")
@@ -74,9 +69,9 @@ def fitness_task(
         FneError: `per_output` with a loss that outputs do not have one by one.
     """
     if reduced:
-        yield from _reduced(worker, nodes, request, loss, samples, per_output)
+        yield from _reduced(worker, nodes, request, loss, sampling.samples, per_output)
         return
-    for count, total in _summed(worker, nodes, request, loss, samples, statistics, per_output):
+    for count, total in _summed(worker, nodes, request, loss, sampling, per_output):
         yield {"loss": total, "samples": torch.tensor([count])}
 
 
@@ -118,18 +113,12 @@ def ranking_task(
     nodes: Sequence[Node],
     request: Request,
     *,
-    loss: Annotated[Literal["nmse", "mse", "bce", "cross_entropy"], Key("what individuals are ranked by")],
+    loss: Annotated[Loss, Key("what individuals are ranked by")],
     answer: Annotated[
         Literal["levels", "ranks", "sign"],
         Key("each one's loss in a byte, each one's rank, or one bit for each pair (i, i + P/2)"),
     ],
-    samples: Annotated[
-        int, Key("of a node, drawn anew each step from its public generator; 0: all", unit="samples", ge=0)
-    ] = 0,
-    statistics: Annotated[
-        Literal["given", "batch"],
-        Key("of batch normalisation: the model's or the request's, or each individual's on the node's samples"),
-    ] = "given",
+    sampling: Sampling,
 ) -> Iterator[Tensors]:
     """Evaluate a population as `fitness` does, but answer shorter; with ranks and signs no loss leaves the node.
 
@@ -145,7 +134,7 @@ def ranking_task(
         size = len(_candidates(worker, payload_of(request, node)))
         if size % 2:
             raise RunError(f"answer = sign needs pairs (i, i + P/2), P is {size}; send an even number of individuals")
-    summed = _summed(worker, nodes, request, loss, samples, statistics)
+    summed = _summed(worker, nodes, request, loss, sampling)
     for node, (count, total) in zip(nodes, summed, strict=True):
         values, nonfinite = cleaned(total[:, 0])
         size = len(values)
@@ -170,13 +159,12 @@ def _summed(
     nodes: Sequence[Node],
     request: Request,
     loss: str,
-    samples: int,
-    statistics: str,
+    sampling: Sampling,
     per_output: bool = False,
 ) -> Iterator[tuple[int, Tensor]]:
     """Yield each node's number of samples and the individuals' losses summed over them, float32 `[P, M]`."""
-    parts = [_drawn(node, request, samples) for node in nodes]
-    batch = statistics == "batch"
+    parts = [_drawn(node, request, sampling.samples) for node in nodes]
+    batch = sampling.statistics == "batch"
     evaluate = functools.partial(
         worker.evaluator.sample_losses, loss=loss, buffers=buffers_in(request.common), batch_statistics=batch,
         per_output=per_output,
@@ -238,14 +226,7 @@ def train_task(
     nodes: Sequence[Node],
     request: Request,
     *,
-    loss: Annotated[Literal["nmse", "mse", "bce", "cross_entropy"], Key("what is minimised")],
-    lr: Annotated[float, Key("learning rate; a long decay may reach 0", ge=0)],
-    epochs: Annotated[int, Key("passes over the node's samples", unit="epochs", ge=1)] = 1,
-    batch_size: Annotated[int, Key("0: all samples at once", unit="samples", ge=0)] = 0,
-    optimizer: Annotated[Literal["sgd", "adam", "adadelta"], Key("new each time, but for keep_optimizer")] = "sgd",
-    momentum: Annotated[float, Key("of sgd", ge=0, lt=1)] = 0.0,
-    mu: Annotated[float, Key("FedProx: mu / 2 * ||w - w_global||^2 joins the loss", ge=0)] = 0.0,
-    keep_optimizer: Annotated[bool, Key("its state stays in the node's memory between steps")] = False,
+    training: GradientTraining,
 ) -> Iterator[Tensors]:
     """Train the given weights on each node's samples by gradient descent and answer with the change.
 
@@ -257,9 +238,8 @@ def train_task(
         given = payload_of(request, node)
         before, count = buffers_in(given), len(node.data)
         found = descend(
-            worker, node, request.header, given["parameters"], before, loss=loss, lr=lr, epochs=epochs,
-            batch_size=batch_size, optimizer=optimizer, momentum=momentum, mu=mu,
-            state=node.memory if keep_optimizer else None,
+            worker, node, request.header, given["parameters"], before, training, optimizer=training.optimizer,
+            momentum=training.momentum, mu=training.mu, state=node.memory if training.keep_optimizer else None,
         )  # fmt: skip
         sums = {BUFFER + name: _weighted_buffer(b, before[name].cpu(), count) for name, b in found.buffers.items()}
         total = found.loss.cpu().reshape(1)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+from fne.config.groups import Clients, PrivateTraining
 from fne.core.contracts import Metrics, Result
 from fne.core.errors import RunError
 from fne.core.messages import Header, Request, Round, Scalar
@@ -57,12 +58,12 @@ class PrivateAveraging:
     Args:
         task: model and validation.
         seed, rounds: of the run.
-        loss: of training and validation.
-        fraction: of the nodes that take part in a round, at least one; a fixed number is drawn.
+        clients: which nodes take part in a round; a fixed number is drawn.
+        training: how they train, and the delta at which the account is told.
         node_task: by which nodes train: yields `delta [D]` and `clients`, 1.
         options: of that task, for a round with so many nodes.
         returns: `best` on validation or `last`.
-        account, delta: what is released, and at which delta it is told.
+        account: what is released.
         secure: whether `secure` must be set; `None`: it may be.
     """
 
@@ -72,23 +73,21 @@ class PrivateAveraging:
         *,
         seed: int,
         rounds: int,
-        loss: str,
-        fraction: float,
+        clients: Clients,
+        training: PrivateTraining,
         node_task: str,
         options: Callable[[int], Mapping[str, Scalar]],
         returns: str,
         account: Account,
-        delta: float,
         secure: bool | None = None,
     ) -> None:
-        check_loss(loss, classification=task.classification)
+        check_loss(training.loss, classification=task.classification)
         refuse_buffers(task.buffers)
         self.seed, self.horizon, self.step, self.secure = seed, rounds, 0, secure
-        self._account, self._delta = account, delta
-        self._fraction, self._loss, self._returns = fraction, loss, returns
+        self._account, self._clients, self._training, self._returns = account, clients, training, returns
         self._node_task, self._options = node_task, options
         self._weights = task.layout.flatten(task.new_model(derive_seed(seed, "global")))
-        self._validation = Validation(task, loss, self._weights)
+        self._validation = Validation(task, training.loss, self._weights)
         self._asked: tuple[str, ...] = ()
         self._names: set[str] = set()
 
@@ -99,10 +98,10 @@ class PrivateAveraging:
 
     def ask(self, nodes: Sequence[str]) -> Request:
         """Return the global weights for this round's nodes."""
-        count = max(1, round(self._fraction * len(nodes)))
+        count = max(1, round(self._clients.fraction * len(nodes)))
         self._asked = draw_nodes(nodes, count, self.seed, "nodes", self.step)
         self._names.update(nodes)
-        options = {"loss": self._loss, **self._options(count)}
+        options = {"loss": self._training.loss, **self._options(count)}
         header = Header(self.seed, self.step)
         return Request(header, self._node_task, self._asked, {"parameters": self._weights}, {}, options, reduce="sum")
 
@@ -117,14 +116,14 @@ class PrivateAveraging:
         return {
             "round": self.step, "evaluations": None, "loss_best": None, "loss_mean": None,
             **self._validation(self._weights, {}, self.step), "nonfinite": 0,
-            "epsilon": self._account.accountant().epsilon(self._delta, tight=False).rdp,
+            "epsilon": self._account.accountant().epsilon(self._training.delta, tight=False).rdp,
         }  # fmt: skip
 
     @property
     def tasks(self) -> Tasks:
         """Node tasks that it asks for, see `fne.privacy.policy.Tasks`."""
         constant = {key: value for key, value in self._options(1).items() if key not in ("noise", "clip")}
-        return {self._node_task: {"loss": self._loss, **constant}}
+        return {self._node_task: {"loss": self._training.loss, **constant}}
 
     def terms(self) -> Terms:
         """Return the noise that each node of this round adds, the clip, and what one tells that is in every round."""
@@ -137,7 +136,7 @@ class PrivateAveraging:
         """Return the accounted privacy of the run, as `fne.privacy.accountant.report` has it."""
         units = None if self._account.records else len(self._names)
         conduct = Conduct(units, self._account.sampler, unnoised=self._account.unnoised)
-        return report(self._account.accountant(), self._delta, conduct)
+        return report(self._account.accountant(), self._training.delta, conduct)
 
     def result(self) -> Result:
         """Return the model of the run, as `returns` says."""

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fne.config.groups import Broadcasts, SwarmEvaluation
 from fne.core.contracts import Metrics, Result
 from fne.core.errors import RunError, SettingError
 from fne.core.messages import Header, Request, Round, Tensors
@@ -41,10 +42,9 @@ class Swarming:
         task: model and validation.
         swarm: particles and the rule by which they move.
         seed: of the run.
-        rounds: steps, the first of which measures where the particles begin; the horizon.
-        loss: of particles and validation.
-        validate_every: steps from one validation to the next; the last one is validated besides. 0: never.
-        exact_reduction: nodes reduce their samples once (squared errors of a linear model).
+        broadcasts: steps, the first of which measures where the particles begin, and the loss of particles and
+            validation.
+        evaluation: whether nodes reduce their samples once, and when there is validation.
         penalty: times half the sum of a model's squared genes, what the server adds to its loss.
         lower: the setting to lower where no particle has a finite loss to begin with; empty: none would help.
     """
@@ -57,27 +57,29 @@ class Swarming:
         swarm: Swarm,
         *,
         seed: int,
-        rounds: int,
-        loss: str,
-        validate_every: int,
-        exact_reduction: bool,
+        broadcasts: Broadcasts,
+        evaluation: SwarmEvaluation,
         lower: str,
         penalty: float = 0.0,
     ) -> None:
+        loss = broadcasts.loss
         check_loss(loss, classification=task.classification)
         if task.batch_norm == "server":
             allowed = "identity or batch: losses that are remembered need statistics that do not change"
             raise SettingError("evaluation.batch_norm", task.batch_norm, allowed)
         linear = task.layout.groups == 1 and task.layout.size <= MOST_GENES
-        if exact_reduction and (task.classification or loss not in LOSSES or not linear):
+        if evaluation.exact_reduction and (task.classification or loss not in LOSSES or not linear):
             allowed = f"false but for the mse or nmse of a linear model of at most {MOST_GENES} genes and of numbers"
-            raise SettingError("strategy.exact_reduction", exact_reduction, allowed)
-        self.seed, self.horizon, self.step = seed, rounds, 0
+            raise SettingError("strategy.exact_reduction", True, allowed)
+        self.seed, self.horizon, self.step = seed, broadcasts.rounds, 0
         self.lineage, self.decision = swarm, None
-        self.validates = validate_every > 0
+        self.validates = evaluation.validate_every > 0
         self._task, self._penalty, self._lower = task, penalty, lower
-        self._options = fitness_options(task, loss) | {"per_output": swarm.models > 1, "reduced": exact_reduction}
-        self._validate_every, self._evaluations = validate_every, 0
+        self._options = fitness_options(task, loss) | {
+            "per_output": swarm.models > 1,
+            "reduced": evaluation.exact_reduction,
+        }
+        self._validate_every, self._evaluations = evaluation.validate_every, 0
         self._standing = torch.full(swarm.shape, torch.inf, dtype=torch.float64)
         self._absent: list[str] = []
         self._validation = Validation(task, loss, swarm.genes)

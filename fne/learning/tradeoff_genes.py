@@ -8,31 +8,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from fne.config.groups import Sending
 from fne.core.errors import SettingError
 from fne.core.randomness import generator
 from fne.privacy.score import score_eq7
 
 MOST_PRUNED = 0.95
 """Largest threshold: a rate of 1 would send nothing."""
-
-
-@dataclass(frozen=True)
-class Sending:
-    """How updates are clipped, noised and compressed; see `fne.privacy.compression.prepare`."""
-
-    bits: tuple[int, ...]
-    clip: float
-    noise: str
-    pruning: str
-    prune: str
-    order: str
-    score_bounds: tuple[float, float]
-    delta: float
 
 
 class Genes:

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor
 
+from fne.config.groups import BatchTraining
 from fne.config.registry import Key, register
 from fne.core.errors import RunError
 from fne.core.messages import Request, Tensors
@@ -57,10 +58,7 @@ def train_candidates_task(
     nodes: Sequence[Node],
     request: Request,
     *,
-    loss: Annotated[Literal["nmse", "mse", "bce", "cross_entropy"], Key("what is minimised")],
-    lr: Annotated[float, Key("learning rate", ge=0)],
-    epochs: Annotated[int, Key("passes over the node's samples", unit="epochs", ge=1)],
-    batch_size: Annotated[int, Key("0: all samples at once", unit="samples", ge=0)],
+    training: BatchTraining,
     clip: Annotated[float, Key("largest L2 norm of an update, or of weights; 0: none", ge=0)],
     noise: Annotated[Literal["coordinate", "total"], Key("what the noise is the standard deviation of, in clips")],
     pruning: Annotated[Literal["rate", "threshold"], Key("what the thresholds are")],
@@ -80,9 +78,7 @@ def train_candidates_task(
     for node in nodes:
         told: dict[str, Tensor] = {}
         starts = common["parameters"]
-        changes = descend_together(
-            worker, node, request.header, starts, loss=loss, lr=lr, epochs=epochs, batch_size=batch_size
-        )
+        changes = descend_together(worker, node, request.header, starts, training)
         draws = node.answering(request)
         diverged = changes.isnan().any(dim=1)
         for i, (start, delta) in enumerate(zip(starts, changes.nan_to_num(nan=0.0), strict=True)):

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from fne.config.groups import Sending, TradeoffSearch, TradeoffStart, TradeoffTraining
 from fne.core.contracts import Metrics, Result
 from fne.core.errors import FneError, RunError, SettingError
 from fne.core.messages import Header, Request, Round, Scalar
@@ -24,7 +25,7 @@ from fne.evolution.genome import refuse_buffers
 from fne.evolution.indicators import hypervolume, non_dominated, require_moocore
 from fne.evolution.losses import check_loss
 from fne.learning.task import LearningTask
-from fne.learning.tradeoff_genes import Genes, Sending
+from fne.learning.tradeoff_genes import Genes
 from fne.learning.tradeoff_tasks import UPDATE, share_of
 from fne.privacy.accountant import WEIGHTS, Accountant, Conduct, Mechanism, multiplier, report
 from fne.privacy.compression import decode
@@ -77,14 +78,9 @@ class Tradeoffs:
         task: model and validation.
         seed: of the run.
         selection: the method.
-        population, generations: N, and how often there are children.
-        rounds: of federated averaging for an evaluation; T.
-        loss, participation, epochs, batch_size, lr: of the training; `participation` is v.
+        search, training: how many individuals there are, and how they are trained.
         sending: how updates are sent.
-        inherit: children begin with the initial weights, or with those of their first parent.
-        shared_global: all of a generation begin with one global model, the mean of what came of the one before.
-        given: (threshold, bits, noise) of first individuals.
-        validate_every: rounds after which those in training are validated; 0: at the end of their evaluation only.
+        beginning: from which weights individuals begin, who is there first, when those in training are validated.
     """
 
     def __init__(
@@ -93,49 +89,40 @@ class Tradeoffs:
         *,
         seed: int,
         selection: Selection,
-        population: int,
-        generations: int,
-        rounds: int,
-        loss: str,
-        participation: float,
-        epochs: int,
-        batch_size: int,
-        lr: float,
+        search: TradeoffSearch,
+        training: TradeoffTraining,
         sending: Sending,
-        inherit: str,
-        shared_global: bool,
-        given: Sequence[tuple[float, float, float]],
-        validate_every: int,
+        beginning: TradeoffStart,
     ) -> None:
-        check_loss(loss, classification=task.classification)
+        check_loss(training.loss, classification=task.classification)
         refuse_buffers(task.buffers)
-        if inherit == "first_parent" and shared_global:
-            raise SettingError("strategy.inherit", inherit, "initial with shared_global: all begin with one model")
+        if beginning.inherit == "first_parent" and beginning.shared_global:
+            allowed = "initial with shared_global: all begin with one model"
+            raise SettingError("strategy.inherit", beginning.inherit, allowed)
         require_moocore()
-        if population < 2 and generations:
-            raise SettingError("strategy.population", population, "at least 2, or 1 with generations = 0")
+        if search.population < 2 and search.generations:
+            raise SettingError("strategy.population", search.population, "at least 2, or 1 with generations = 0")
         self.seed, self.step = seed, 0
         self._task, self._selection, self._sending = task, selection, sending
-        self._count, self._generations, self._rounds = population, generations, rounds
-        self._loss, self._participation, self._inherit, self._shared = loss, participation, inherit, shared_global
+        self._search, self._training, self._beginning = search, training, beginning
+        self._rounds = search.rounds_per_evaluation
         self._options: dict[str, Scalar] = {
-            "loss": loss, "lr": lr, "epochs": epochs, "batch_size": batch_size, "clip": sending.clip,
-            "noise": sending.noise, "pruning": sending.pruning, "prune": sending.prune, "order": sending.order,
+            "loss": training.loss, "lr": training.lr, "epochs": training.epochs, "batch_size": training.batch_size,
+            "clip": sending.clip, "noise": sending.noise, "pruning": sending.pruning, "prune": sending.prune,
+            "order": sending.order,
         }  # fmt: skip
-        self._genes = Genes(sending, rounds, participation)
-        self._validate_every = validate_every
+        self._genes = Genes(sending, self._rounds, training.participation)
         self._note = score_note(sending.noise if sending.clip else "", task.layout.size)
         self._initial = task.layout.flatten(task.new_model(derive_seed(seed, "global")))
         self._global = self._initial
         self._unit = torch.tensor([self._worst_error(), 1.0, sending.score_bounds[1]], dtype=torch.float64)
         self._parents: Group | None = None
-        self._trained = self._begin(self._genes.start(population, given, seed))
+        self._trained = self._begin(self._genes.start(search.population, beginning.start, seed))
         self._accountant = Accountant()
         self._trainings = 0
         self._seen = torch.zeros(0, 3, dtype=torch.float64)
         self._names: set[str] = set()
-        self._given = bool(given)
-        self._lost = torch.zeros(population, dtype=torch.bool)
+        self._lost = torch.zeros(search.population, dtype=torch.bool)
         """Whose training has left the finite numbers at a node."""
 
     # ------------------------------------------------------------------------------------------------ individuals
@@ -145,15 +132,16 @@ class Tradeoffs:
 
     def _begin(self, genes: Tensor, first: Tensor | None = None) -> Group:
         """Return individuals that are to be trained, with the weights that they begin with."""
-        if self._inherit == "first_parent" and first is not None and self._parents is not None:
+        if self._beginning.inherit == "first_parent" and first is not None and self._parents is not None:
             return Group(genes, self._parents.weights[first])
-        return Group(genes, (self._global if self._shared else self._initial).expand(len(genes), -1).clone())
+        weights = self._global if self._beginning.shared_global else self._initial
+        return Group(genes, weights.expand(len(genes), -1).clone())
 
     # ------------------------------------------------------------------------------------------------ steps
     @property
     def horizon(self) -> int:
         """Rounds of all evaluations."""
-        return (1 + self._generations) * self._rounds
+        return (1 + self._search.generations) * self._rounds
 
     @property
     def done(self) -> bool:
@@ -168,7 +156,8 @@ class Tradeoffs:
     def ask(self, nodes: Sequence[str]) -> Request:
         """Return the weights of all that are being evaluated, for this round's nodes."""
         self._names.update(nodes)
-        chosen = draw_nodes(nodes, max(1, round(self._participation * len(nodes))), self.seed, "nodes", self.step)
+        count = max(1, round(self._training.participation * len(nodes)))
+        chosen = draw_nodes(nodes, count, self.seed, "nodes", self.step)
         thresholds, bits, noises = self.decoded(self._trained.genes)
         common = {
             "parameters": self._trained.weights, "thresholds": thresholds, "bits": bits, "noises": noises,
@@ -192,8 +181,8 @@ class Tradeoffs:
         figures: Metrics = {"loss_best": None, "loss_mean": None, "accuracy_validation": None, "_failed": damaged}
         if self.step % self._rounds == 0:
             figures |= self._weigh()
-        elif self._validate_every and self.step % self._validate_every == 0:
-            figures |= self._validated(self._task.evaluate(self._trained.weights, loss=self._loss))
+        elif self._beginning.validate_every and self.step % self._beginning.validate_every == 0:
+            figures |= self._validated(self._task.evaluate(self._trained.weights, loss=self._training.loss))
         if self.step == 1 and self._note:
             figures["_texts"] = {NOTE: self._note}
         figures["epsilon"] = self._accountant.epsilon(self._sending.delta, tight=False).rdp
@@ -237,7 +226,7 @@ class Tradeoffs:
         """Return 1 of errors; of a loss that of the model before all training."""
         if self._task.classification:
             return 1.0
-        loss = float(self._task.evaluate(self._initial.unsqueeze(0), loss=self._loss)["loss"])
+        loss = float(self._task.evaluate(self._initial.unsqueeze(0), loss=self._training.loss)["loss"])
         return loss if 0 < loss < math.inf else 1.0
 
     def _validated(self, figures: Mapping[str, Tensor]) -> Metrics:
@@ -250,29 +239,29 @@ class Tradeoffs:
     def _weigh(self) -> Metrics:
         """Evaluate those that were trained, select, and let there be children."""
         trained, sending = self._trained, self._sending
-        figures = self._task.evaluate(trained.weights, loss=self._loss)
+        figures = self._task.evaluate(trained.weights, loss=self._training.loss)
         error = (1 - figures["accuracy"] if self._task.classification else figures["loss"]).double().cpu()
         sound = figures["loss"].cpu().isfinite() & ~self._lost
         error = error.where(sound, 1.0 if self._task.classification else math.inf)
         _, _, noises = self.decoded(trained.genes)
         scores = torch.tensor([
-            score_eq7(self._rounds, sending.delta, self._participation, sigma)
+            score_eq7(self._rounds, sending.delta, self._training.participation, sigma)
             for sigma in noises.tolist()
         ], dtype=torch.float64)  # fmt: skip
         trained.values = torch.stack([error, trained.sent, scores], dim=1)
         self._trainings += len(trained.genes)
         self._seen = torch.cat([self._seen, trained.values])
-        if self._shared:
+        if self._beginning.shared_global:
             self._global = trained.weights.double().mean(dim=0).float()
         union = trained if self._parents is None else self._parents.joined(trained)
         kept = torch.arange(len(union.genes))
         if self._parents is not None:
-            kept = self._selection.survivors(union.values / self._unit, self._count)
+            kept = self._selection.survivors(union.values / self._unit, self._search.population)
         self._parents = union.take(kept)
         if self.step < self.horizon:
             draw = generator(self.seed, "children", self.step)
             parents, unit = self._parents.genes, self._parents.values / self._unit
-            genes, first = self._selection.children(parents, unit, self._count, draw, self._genes.meaning)
+            genes, first = self._selection.children(parents, unit, self._search.population, draw, self._genes.meaning)
             self._trained = self._begin(genes, first)
         best = self._parents.values.amin(dim=0)
         return {
@@ -297,7 +286,7 @@ class Tradeoffs:
 
     def _planned(self) -> Accountant:
         planned = Accountant()
-        planned.add(self._mechanism(self._genes.least_noise), self.horizon * self._count)
+        planned.add(self._mechanism(self._genes.least_noise), self.horizon * self._search.population)
         return planned
 
     def _mechanism(self, sigma: float) -> Mechanism:
@@ -309,10 +298,10 @@ class Tradeoffs:
 
     def privacy(self) -> dict[str, Any]:
         """Return the accounted privacy of the whole search, and beside it the score of the result."""
-        beforehand = self._planned() if self._generations else None
+        beforehand = self._planned() if self._search.generations else None
         conduct = Conduct(
             len(self._names), "fixed", ("sample counts",), trainings=self._trainings, beforehand=beforehand,
-            given=self._given,
+            given=bool(self._beginning.start),
         )  # fmt: skip
         best = self._best()
         score = None if self._parents is None else float(self._parents.values[best, 2])
@@ -339,8 +328,9 @@ class Tradeoffs:
         columns = [values.tolist() for values in self.decoded(group.genes)]
         front = non_dominated(group.values.nan_to_num(nan=_WORST, posinf=_WORST)).tolist()
         accounted = []
+        inherits = self._beginning.inherit == "first_parent" or self._beginning.shared_global
         for sigma in columns[2]:
-            if self._inherit == "first_parent" or self._shared:  # its weights come of earlier releases, too
+            if inherits:  # its weights come of earlier releases, too
                 accounted.append(self._accountant.epsilon(self._sending.delta, tight=False).rdp)
                 continue
             accountant = Accountant()

@@ -71,6 +71,9 @@ class LibraryFunction:
         return torch.from_numpy(np.ascontiguousarray(values)).view(*points.shape[:-1], self._problem.n_obj)
 
 
+Objectives = Annotated[int, Key("values of a point", ge=2, le=20)]
+
+
 def _problem(suite: str, number: int, objectives: int, dim: int, **settings: int) -> Problem:
     try:
         module = importlib.import_module(f"pymoo.problems.many.{suite}")
@@ -87,7 +90,7 @@ def _problem(suite: str, number: int, objectives: int, dim: int, **settings: int
 def dtlz(
     *,
     number: Annotated[int, Key("which of the suite", ge=1, le=7)],
-    objectives: Annotated[int, Key("values of a point", ge=2, le=20)] = 3,
+    objectives: Objectives = 3,
     dim: Annotated[
         int, Key("variables; all but objectives - 1 are for the distance from the front", ge=2, le=100000)
     ] = 20,
@@ -110,7 +113,7 @@ def dtlz(
 def wfg(
     *,
     number: Annotated[int, Key("which of the suite", ge=1, le=9)],
-    objectives: Annotated[int, Key("values of a point", ge=2, le=20)] = 3,
+    objectives: Objectives = 3,
     dim: Annotated[int, Key("variables", ge=2, le=100000)] = 20,
     position: Annotated[
         int | None,

@@ -25,6 +25,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -39,25 +40,32 @@ from fne.problems.child import TOLD, Call, CallError, load, of_function
 from fne.problems.space import Problem, Space, space_of
 
 
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """What is measured, at which points, and how."""
+
+    variables: Annotated[
+        dict[str, tuple[float, float]],
+        Key("name: [low, high] of each", min_length=1, allowed="{name: [low, high], ..}, at least one, finite numbers"),
+    ]
+    integer: Annotated[tuple[str, ...], Key("variables that are whole numbers")] = ()
+    log: Annotated[tuple[str, ...], Key("variables that are searched by their logarithm")] = ()
+    time_limit: Annotated[
+        float | None, Key("most that a point may take; null: none", unit="seconds", gt=0, le=10000000)
+    ] = None
+    retries: Annotated[int, Key("further tries of a point that could not be measured", ge=0)] = 0
+    parallel: Annotated[int, Key("points that are measured at once", unit="processes", ge=1, le=1024)] = 1
+    objectives: Annotated[
+        tuple[str, ...],
+        Key("names of what is measured, all smaller is better", min_length=1, allowed="[name, ..], at least one text"),
+    ] = ("value",)
+
+
 @register("problem", "callable")
 def callable_problem(
     *,
     function: Annotated[str, Key("package.module:name, or path/to/file.py:name", path="call")],
-    variables: Annotated[
-        dict[str, tuple[float, float]],
-        Key("name: [low, high] of each", min_length=1, allowed="{name: [low, high], ..}, at least one, finite numbers"),
-    ],
-    integer: Annotated[tuple[str, ...], Key("variables that are whole numbers")] = (),
-    log: Annotated[tuple[str, ...], Key("variables that are searched by their logarithm")] = (),
-    time_limit: Annotated[
-        float | None, Key("most that a point may take; null: none", unit="seconds", gt=0, le=10000000)
-    ] = None,
-    retries: Annotated[int, Key("further tries of a point that could not be measured", ge=0)] = 0,
-    parallel: Annotated[int, Key("points that are measured at once", unit="processes", ge=1, le=1024)] = 1,
-    objectives: Annotated[
-        tuple[str, ...],
-        Key("names of what is measured, all smaller is better", min_length=1, allowed="[name, ..], at least one text"),
-    ] = ("value",),
+    measured: Measured,
 ) -> Problem:
     """Measure by a Python function of the variables.
 
@@ -66,7 +74,7 @@ def callable_problem(
     many numbers in their order. With a time limit, or where several points are measured at once, it runs in processes
     of its own, else in this one.
     """
-    space = space_of(variables, integer, log)
+    objectives, space = measured.objectives, space_of(measured.variables, measured.integer, measured.log)
     _check_names(objectives, space)
     try:
         found = _checked(function, space)
@@ -74,11 +82,14 @@ def callable_problem(
         allowed = f"'package.module:name' or 'path/to/file.py:name' of a function of the variables: {error}"
         raise SettingError("problem.function", function, allowed) from error
     code = _digest(found)
-    if time_limit is None and parallel == 1:
+    if measured.time_limit is None and measured.parallel == 1:
         calls: list[Call] = [of_function(found, objectives)]
     else:
-        calls = [Child({"function": function, "objectives": objectives}, time_limit) for _ in range(parallel)]
-    measure = Measuring(space, "problem.function", calls, retries, len(objectives))
+        calls = [
+            Child({"function": function, "objectives": objectives}, measured.time_limit)
+            for _ in range(measured.parallel)
+        ]
+    measure = Measuring(space, "problem.function", calls, measured.retries, len(objectives))
     return Problem(space, measure, code=code, objectives=objectives)
 
 
@@ -94,21 +105,7 @@ def command_problem(
             allowed="[program, argument, ..], each text",
         ),
     ],
-    variables: Annotated[
-        dict[str, tuple[float, float]],
-        Key("name: [low, high] of each", min_length=1, allowed="{name: [low, high], ..}, at least one, finite numbers"),
-    ],
-    integer: Annotated[tuple[str, ...], Key("variables that are whole numbers")] = (),
-    log: Annotated[tuple[str, ...], Key("variables that are searched by their logarithm")] = (),
-    time_limit: Annotated[
-        float | None, Key("most that a point may take; null: none", unit="seconds", gt=0, le=10000000)
-    ] = None,
-    retries: Annotated[int, Key("further tries of a point that could not be measured", ge=0)] = 0,
-    parallel: Annotated[int, Key("points that are measured at once", unit="processes", ge=1, le=1024)] = 1,
-    objectives: Annotated[
-        tuple[str, ...],
-        Key("names of what is measured, all smaller is better", min_length=1, allowed="[name, ..], at least one text"),
-    ] = ("value",),
+    measured: Measured,
 ) -> Problem:
     """Measure by a program that is started for each point.
 
@@ -116,14 +113,14 @@ def command_problem(
     number as its last line on stdout; of several objectives a JSON list of numbers in their order, or an object by
     their names.
     """
-    space = space_of(variables, integer, log)
+    objectives, space = measured.objectives, space_of(measured.variables, measured.integer, measured.log)
     _check_names(objectives, space)
     if shutil.which(command[0]) is None:
         allowed = f"a program and its arguments: there is no {command[0]!r} that can be run"
         raise SettingError("problem.command", list(command), allowed)
     what = {"command": list(command), "objectives": objectives}
-    children = [Child(what, time_limit) for _ in range(parallel)]
-    measure = Measuring(space, "problem.command", children, retries, len(objectives))
+    children = [Child(what, measured.time_limit) for _ in range(measured.parallel)]
+    measure = Measuring(space, "problem.command", children, measured.retries, len(objectives))
     return Problem(space, measure, objectives=objectives)
 
 

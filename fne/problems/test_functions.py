@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Annotated
 
 import torch
@@ -119,61 +120,68 @@ def griewank_formula(x: Tensor) -> Tensor:
 
 
 # ------------------------------------------------------------------------------------------------ problems
-def _problem(formula: Formula, half: float, dim: int, *, optimum: float = 0.0, shift: float, rotate: bool) -> Problem:
+Dimension = Annotated[int, Key("variables", ge=1, le=100000)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moved:
+    """Where the optimum lies, and how the axes are turned about it."""
+
+    shift: Annotated[float, Key("how far from the centre optima lie, in half ranges; 0: unmoved", ge=0, le=0.9)] = 0.0
+    rotate: Annotated[bool, Key("turn the axes about the optimum")] = False
+
+
+def _problem(formula: Formula, half: float, dim: int, moved: Moved, optimum: float = 0.0) -> Problem:
     space = Space([Variable(f"x{i}", -half, half) for i in range(1, dim + 1)])
-    return Problem(space, Landscape(formula, half, dim, optimum=optimum, shift=shift, rotate=rotate), optimum=0.0)
+    landscape = Landscape(formula, half, dim, optimum=optimum, shift=moved.shift, rotate=moved.rotate)
+    return Problem(space, landscape, optimum=0.0)
 
 
 @register("problem", "ellipsoid")
 def ellipsoid(
     *,
-    dim: Annotated[int, Key("variables", ge=1, le=100000)] = 10,
-    shift: Annotated[float, Key("how far from the centre optima lie, in half ranges; 0: unmoved", ge=0, le=0.9)] = 0.0,
-    rotate: Annotated[bool, Key("turn the axes about the optimum")] = False,
+    dim: Dimension = 10,
+    moved: Moved,
 ) -> Problem:
     """Ellipsoid: unimodal, separable, within +-5.12."""
-    return _problem(ellipsoid_formula, 5.12, dim, shift=shift, rotate=rotate)
+    return _problem(ellipsoid_formula, 5.12, dim, moved)
 
 
 @register("problem", "rosenbrock")
 def rosenbrock(
     *,
     dim: Annotated[int, Key("variables", ge=2, le=100000)] = 10,
-    shift: Annotated[float, Key("how far from the centre optima lie, in half ranges; 0: unmoved", ge=0, le=0.9)] = 0.0,
-    rotate: Annotated[bool, Key("turn the axes about the optimum")] = False,
+    moved: Moved,
 ) -> Problem:
     """Rosenbrock: a narrow curved valley, within +-2.048; the optimum of the textbook is (1, .., 1)."""
-    return _problem(rosenbrock_formula, 2.048, dim, optimum=1.0, shift=shift, rotate=rotate)
+    return _problem(rosenbrock_formula, 2.048, dim, moved, optimum=1.0)
 
 
 @register("problem", "ackley")
 def ackley(
     *,
-    dim: Annotated[int, Key("variables", ge=1, le=100000)] = 10,
-    shift: Annotated[float, Key("how far from the centre optima lie, in half ranges; 0: unmoved", ge=0, le=0.9)] = 0.0,
-    rotate: Annotated[bool, Key("turn the axes about the optimum")] = False,
+    dim: Dimension = 10,
+    moved: Moved,
 ) -> Problem:
     """Ackley: a narrow funnel in a nearly flat plain of many local optima, within +-32.768."""
-    return _problem(ackley_formula, 32.768, dim, shift=shift, rotate=rotate)
+    return _problem(ackley_formula, 32.768, dim, moved)
 
 
 @register("problem", "rastrigin")
 def rastrigin(
     *,
-    dim: Annotated[int, Key("variables", ge=1, le=100000)] = 10,
-    shift: Annotated[float, Key("how far from the centre optima lie, in half ranges; 0: unmoved", ge=0, le=0.9)] = 0.0,
-    rotate: Annotated[bool, Key("turn the axes about the optimum")] = False,
+    dim: Dimension = 10,
+    moved: Moved,
 ) -> Problem:
     """Rastrigin: a bowl with a regular grid of deep local optima, within +-5."""
-    return _problem(rastrigin_formula, 5.0, dim, shift=shift, rotate=rotate)
+    return _problem(rastrigin_formula, 5.0, dim, moved)
 
 
 @register("problem", "griewank")
 def griewank(
     *,
-    dim: Annotated[int, Key("variables", ge=1, le=100000)] = 10,
-    shift: Annotated[float, Key("how far from the centre optima lie, in half ranges; 0: unmoved", ge=0, le=0.9)] = 0.0,
-    rotate: Annotated[bool, Key("turn the axes about the optimum")] = False,
+    dim: Dimension = 10,
+    moved: Moved,
 ) -> Problem:
     """Griewank: a wide bowl with small ripples, within +-600."""
-    return _problem(griewank_formula, 600.0, dim, shift=shift, rotate=rotate)
+    return _problem(griewank_formula, 600.0, dim, moved)

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fne.config.groups import Arithmetic, FrontEnd, FrontRounds, Masking
 from fne.core.contracts import Metrics, Result
 from fne.core.errors import RunError
 from fne.core.messages import Header, Relay, Request, Round, Scalar
@@ -27,8 +28,7 @@ from fne.evolution import real_coded, rvea
 from fne.privacy.policy import STEP, Tasks
 from fne.problems.space import FrontTask
 from fne.search.finals import STEPS, Finals
-from fne.search.front_settings import Masking, Networks
-from fne.search.front_tasks import Arithmetic, Kind
+from fne.search.front_settings import default_centres, default_initial, default_population
 from fne.search.release import release_request, released_fronts
 from fne.search.surrogate_rounds import (
     NOWHERE,
@@ -52,17 +52,9 @@ class FrontSearch:
     Args:
         task: the space and the number of objectives.
         seed, runs: of the first run, and how many there are side by side.
-        rounds, generations: how many rounds, and generations in each.
-        initial: points of the Latin hypercube that all nodes measure.
-        participation: share of the nodes that take part in a round.
-        points: chosen and measured in a round; mu.
-        publish: all nodes measure the chosen points, which are known to everybody then.
-        surrogate, networks: what nodes fit.
-        population: most reference vectors; V is the number of them.
-        weight: standard deviations that the acquisition subtracts; t.
+        front: rounds, surrogates, acquisition, and the search in a round.
         arithmetic, masking: of the sums, see `fne.search.front_tasks.Arithmetic`.
-        release: whether the run ends with the owners' fronts.
-        finalists: most of their points that all nodes measure then; 0: the owners' own values count.
+        ending: whether the run ends with the owners' fronts, and which points all nodes measure then.
         secure: whether `secure` must be set, or must not.
     """
 
@@ -74,48 +66,38 @@ class FrontSearch:
         *,
         seed: int,
         runs: int,
-        rounds: int,
-        generations: int,
-        initial: int,
-        participation: float,
-        points: int,
-        publish: bool,
-        surrogate: Kind,
-        networks: Networks,
-        population: int,
-        weight: float,
+        front: FrontRounds,
         arithmetic: Arithmetic,
         masking: Masking | None = None,
-        release: bool,
-        finalists: int,
+        ending: FrontEnd,
         secure: bool,
     ) -> None:
-        self.seed, self.step, self.secure, self._runs, self.releases = seed, 0, secure, runs, release
-        self._rounds, self._generations, self._space = rounds, generations, task.space
-        self._points, self._initial = points, initial
-        self._surrogate, self._networks, self._arithmetic, self._masking = surrogate, networks, arithmetic, masking
-        self._population, self._weight = population, weight
-        self._adapt_every = max(1, round(ADAPTED * generations))
-        self._participation = Participation(seed, runs, participation)
-        self._participation.warn_of_no_spread(task.nodes, "weight", weight)
+        self.seed, self.step, self.secure, self._runs, self.releases = seed, 0, secure, runs, ending.release
+        self._front, self._arithmetic, self._masking, self._space = front, arithmetic, masking, task.space
+        self._initial = default_initial(task) if front.initial is None else front.initial
+        self._centres = default_centres(task) if front.centres is None else front.centres
+        self._population = default_population(task.objectives) if front.population is None else front.population
+        self._adapt_every = max(1, round(ADAPTED * front.generations))
+        self._participation = Participation(seed, runs, front.participation)
+        self._participation.warn_of_no_spread(task.nodes, "weight", front.weight)
         self.fewest = self._participation.count(task.nodes)
-        d, places = len(task.space), len(rvea.reference_vectors(task.objectives, population))
-        self._asked = start_points(task, seed, runs, initial)
+        d, places = len(task.space), len(rvea.reference_vectors(task.objectives, self._population))
+        self._asked = start_points(task, seed, runs, self._initial)
         self._survivors = torch.zeros(runs, places, d, dtype=torch.float64)
         self._taken = torch.zeros(runs, places, dtype=torch.bool)
         self._network: dict[str, Tensor] = {}
-        if surrogate == "network":
+        if front.surrogate == "network":
             u = torch.stack([
-                torch.randn(task.objectives, networks.centres + 1, generator=g, dtype=torch.float64)
+                torch.randn(task.objectives, self._centres + 1, generator=g, dtype=torch.float64)
                 for g in draws(seed, runs, "server")
             ])  # fmt: skip
             self._network = {"weights": u[..., :-1], "bias": u[..., -1]}
         self._sizes = {"runs": runs, "variables": d, "objectives": task.objectives}
         self._finals: Finals | None = None
-        if release and finalists and task.nodes > 1:  # one node alone has nobody to agree with
+        if ending.release and ending.finals == "mean" and task.nodes > 1:  # one node alone has nobody to agree with
             words: Literal["fixed", "float"] = "fixed" if arithmetic == "fixed" else "float"
-            self._finals = Finals("front", seed=seed, sizes=self._sizes, most=finalists, arithmetic=words)
-        self.publishes = publish
+            self._finals = Finals("front", seed=seed, sizes=self._sizes, most=ending.finalists, arithmetic=words)
+        self.publishes = front.infill == "all"
         self._turn = self._measured = 0
         self._lost: list[str] = []
         self._lead_lost = False
@@ -128,7 +110,7 @@ class FrontSearch:
     def horizon(self) -> int:
         """All rounds' steps, one in which all measure what was published last, and the finals or the release."""
         last = STEPS if self._finals else self.releases
-        return self._rounds * (2 + self._generations) + self.publishes + last
+        return self._front.rounds * (2 + self._front.generations) + self.publishes + last
 
     @property
     def done(self) -> bool:
@@ -140,9 +122,9 @@ class FrontSearch:
 
         Behind the rounds -1 is where all measure what was published last, and the finals or the release begin at 0.
         """
-        each = 2 + self._generations
-        round_ = min(self.step // each, self._rounds)
-        return round_, self.step - round_ * each - (self.publishes or round_ < self._rounds)
+        each = 2 + self._front.generations
+        round_ = min(self.step // each, self._front.rounds)
+        return round_, self.step - round_ * each - (self.publishes or round_ < self._front.rounds)
 
     def _members(self, nodes: Sequence[str]) -> list[tuple[str, ...]]:
         """Return who takes part in the round, of each run; those that the round has lost are out."""
@@ -152,10 +134,10 @@ class FrontSearch:
     @property
     def tasks(self) -> Tasks:
         """Node tasks that it asks for, see `fne.privacy.policy.Tasks`."""
-        last = self._rounds * (2 + self._generations) + self.publishes
-        each = {"surrogate": self._surrogate, "arithmetic": self._arithmetic, STEP: (0, last - 1)}
+        last = self._front.rounds * (2 + self._front.generations) + self.publishes
+        each = {"surrogate": self._front.surrogate, "arithmetic": self._arithmetic, STEP: (0, last - 1)}
         selecting = {
-            "arithmetic": self._arithmetic, "population": self._population, "weight": self._weight,
+            "arithmetic": self._arithmetic, "population": self._population, "weight": self._front.weight,
             "publish": self.publishes, STEP: (0, last - 1),
         }  # fmt: skip
         tasks: dict[str, Any] = {"front_fit": each, "front_predict": each, "select": selecting}
@@ -168,9 +150,9 @@ class FrontSearch:
         round_, generation = self._place()
         if generation < 0:
             return self._fit_request(nodes)
-        if round_ == self._rounds and self._finals:
+        if round_ == self._front.rounds and self._finals:
             return self._finals.ask(generation, self.step, nodes)
-        if round_ == self._rounds:
+        if round_ == self._front.rounds:
             return release_request(self.seed, self.step, nodes, "release_front", sizes=self._sizes)
         members = self._members(nodes)
         if set(nodes) <= set(self._lost):
@@ -179,8 +161,8 @@ class FrontSearch:
         private = {node: {"runs": runs} for node, runs in taking.items()} if self._runs > 1 else {}
         options = self._sum_options(len(taking))
         if self._masking:
-            falling = 1 - generation / self._generations if self._masking.schedule == "linear" else 1.0
-            options |= {"noise": self._masking.noise * falling, "names": json.dumps(list(taking))}
+            falling = 1 - generation / self._front.generations if self._masking.schedule == "linear" else 1.0
+            options |= {"noise": self._masking.noise_scale * falling, "names": json.dumps(list(taking))}
         common = {"candidates": self._candidates(generation).float(), **self._network}
         return Request(
             Header(self.seed, self.step), "front_predict", tuple(taking), common, private, options,
@@ -191,27 +173,27 @@ class FrontSearch:
         """Return the request for surrogates; all measure the start, and with `publish` what was chosen since."""
         common = {"points": self._asked}
         options = self._sum_options(len(nodes))
-        if self._surrogate == "network":
+        if self._front.surrogate == "network":
             common |= {name: self._network[name] for name in ("weights", "bias")}
-            options |= {"centres": self._networks.centres, "epochs": self._networks.epochs, "lr": self._networks.lr,
-                        "starts": self._networks.starts}  # fmt: skip
+            options |= {"centres": self._centres, "epochs": self._front.epochs, "lr": self._front.lr,
+                        "starts": self._front.kmeans_starts}  # fmt: skip
         return Request(Header(self.seed, self.step), "front_fit", tuple(nodes), common, {}, options, reduce="sum")
 
     def _sum_options(self, parties: int) -> dict[str, Scalar]:
         """Return the options of both tasks whose answers so many nodes add up."""
-        return {"surrogate": self._surrogate, "arithmetic": self._arithmetic, "parties": parties}
+        return {"surrogate": self._front.surrogate, "arithmetic": self._arithmetic, "parties": parties}
 
     def _relay(self, members: Sequence[Sequence[str]], generation: int) -> Relay:
         """Return what the chosen nodes do with the sums: each run has one, drawn anew every round."""
         chosen = runs_by_node([[chosen_node(self.seed + run, self._turn, m)] for run, m in enumerate(members)])
         private = {node: {"runs": runs} for node, runs in chosen.items()} if self._runs > 1 else {}
         self._chosen = chosen
-        last = generation == self._generations
+        last = generation == self._front.generations
         options: dict[str, Scalar] = {
-            "turn": self._turn, "arithmetic": self._arithmetic, "population": self._population, "weight": self._weight,
-            "progress": generation / self._generations, "fresh": self._fresh(generation),
-            "adapt": generation > 0 and generation % self._adapt_every == 0, "points": self._points if last else 0,
-            "publish": self.publishes,
+            "turn": self._turn, "arithmetic": self._arithmetic, "population": self._population,
+            "weight": self._front.weight, "progress": generation / self._front.generations,
+            "fresh": self._fresh(generation), "adapt": generation > 0 and generation % self._adapt_every == 0,
+            "points": self._front.points if last else 0, "publish": self.publishes,
         }  # fmt: skip
         if self._masking:
             options["normalise"] = self._masking.normalise
@@ -259,20 +241,21 @@ class FrontSearch:
         figures: Metrics = {}
         if generation < 0:
             self._average(round_)
-            self._measured += self.publishes and self._asked.shape[1] == self._points and number > 0
+            self._measured += self.publishes and self._asked.shape[1] == self._front.points and number > 0
             self._asked, self._lead_lost, self._turn = self._asked[:, :0], False, self._turn + 1
             self._lost = sorted(failure.node for failure in round_.failures)
-        elif number == self._rounds and self._finals:
+        elif number == self._front.rounds and self._finals:
             self._result = self._finals.tell(generation, self.step, round_, self._result)
             figures = self._finals.figures
-        elif number == self._rounds:
+        elif number == self._front.rounds:
             self._result = released_fronts(round_, self._result)
         else:
             figures = self._go_on(round_, generation)
         self.step += 1
-        done = min(self.step // (2 + self._generations), self._rounds)
-        finalists = self._finals.measured if self._finals else 0
-        return {"round": done, "evaluations": self._initial + self._points * self._measured + finalists, **figures}
+        done = min(self.step // (2 + self._front.generations), self._front.rounds)
+        evaluations = self._initial + self._front.points * self._measured
+        evaluations += self._finals.measured if self._finals else 0
+        return {"round": done, "evaluations": evaluations, **figures}
 
     def _average(self, round_: Round) -> None:
         """Make the global network of the sums.
@@ -284,7 +267,7 @@ class FrontSearch:
         samples = total.payload["samples"].double()
         if not bool((samples > 0).all()):
             raise RunError(f"step {self.step}: {NOWHERE}")
-        if self._surrogate != "network":
+        if self._front.surrogate != "network":
             return
 
         def mean(name: str) -> Tensor:
@@ -310,7 +293,7 @@ class FrontSearch:
         if led is None or (self._masking and round_.failures):  # masks of those who failed do not cancel
             self._lose(round_)
             return {}
-        if generation == self._generations:
+        if generation == self._front.generations:
             if self.publishes:
                 self._asked = _stacked([reply.payload["points"] for reply in round_.replies], led)
             self._measured += not self.publishes

@@ -1,10 +1,8 @@
-"""Settings of searches for a front that stand together, and what they are unless given."""
+"""Defaults of searches for a front that depend on the problem."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Literal
 
 from fne.problems.space import FrontTask
 
@@ -23,22 +21,3 @@ def default_population(objectives: int) -> int:
     """Return the most reference vectors: as the authors have for 3, 5, 10 and 20 objectives, for 6 and 8 as RVEA's."""
     known = {2: 100, 3: 105, 4: 120, 5: 126, 6: 132, 7: 140, 8: 156, 9: 174}
     return known.get(objectives, 230 + 19 * (objectives - 10))
-
-
-@dataclass(frozen=True)
-class Networks:
-    """How networks are trained; see `fne.search.front_tasks.fit_task`."""
-
-    centres: int
-    epochs: int
-    lr: float
-    starts: int
-
-
-@dataclass(frozen=True)
-class Masking:
-    """The masks of the paper's text: their size, how it goes down over the generations, and whether eq. (4) is used."""
-
-    noise: float
-    schedule: Literal["constant", "linear"]
-    normalise: bool

@@ -20,12 +20,13 @@ import functools
 import json
 import math
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Literal
+from typing import Annotated
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from fne.config.groups import Arithmetic, Parties, Surrogate
 from fne.config.registry import Key, register
 from fne.core import randomness
 from fne.core.errors import DeclinedError, RunError
@@ -33,8 +34,7 @@ from fne.core.messages import GIVEN, Header, Request, Tensors
 from fne.evolution import rvea
 from fne.evolution.real_coded import take
 from fne.federation.node import Node
-from fne.federation.payloads import Entry, Payload
-from fne.federation.payloads import Kind as PayloadKind
+from fne.federation.payloads import Entry, Kind, Payload
 from fne.federation.worker import Worker
 from fne.search.infill import chosen_points, measure_chosen, padded
 from fne.search.measurements import CUBE, as_words, held, measure_asked, objective_of, runs_of
@@ -42,11 +42,6 @@ from fne.secure import encoding
 from fne.surrogates import cubic, rbfn
 from fne.surrogates.acquisition import lcb_of_masked, lcb_of_sums
 from fne.surrogates.rbfn import Network
-
-Kind = Literal["cubic", "network"]
-"""Of surrogates: interpolants with cubic basis functions, or the radial-basis-function networks of FDD-EA."""
-Arithmetic = Literal["fixed", "float", "masked"]
-"""Of what is added up: words of the ring Z_2^64, floats, or single predictions under the masks of the paper's text."""
 
 SAMPLES, CANDIDATES, FED = "model.samples", "front.candidates", "front.fed"
 POPULATION, BOUNDS, TAKEN, VECTORS = "front.points", "front.values", "front.taken", "front.vectors"
@@ -60,7 +55,7 @@ def fit_payload(request: Request, node: str) -> Payload:
     runs, _, variables = request.common["points"].shape
     told = {"samples": Entry("int", (runs,), least=0)}
     if request.options["surrogate"] == "network":
-        kind: PayloadKind = "int" if request.options["arithmetic"] == "fixed" else "float"
+        kind: Kind = "int" if request.options["arithmetic"] == "fixed" else "float"
         objectives, centres = request.common["weights"].shape[1:]
         sizes = {
             "centres": (runs, centres, variables), "widths": (runs, centres),
@@ -76,9 +71,9 @@ def fit_task(
     nodes: Sequence[Node],
     request: Request,
     *,
-    surrogate: Annotated[Literal["cubic", "network"], Key("interpolants, or networks")],
-    arithmetic: Annotated[Literal["fixed", "float", "masked"], Key("of the sum")],
-    parties: Annotated[int, Key("number of nodes whose answers are added up", unit="nodes", ge=1)],
+    surrogate: Annotated[Surrogate, Key("interpolants, or networks")],
+    arithmetic: Annotated[Arithmetic, Key("of the sum")],
+    parties: Parties,
     centres: Annotated[int, Key("of a network", ge=1)] = 1,
     epochs: Annotated[int, Key("of its training", unit="epochs", ge=1)] = 1,
     lr: Annotated[float, Key("of its training", gt=0)] = 1.0,
@@ -124,7 +119,7 @@ def predict_payload(request: Request, node: str) -> Payload:
     size = *request.common["candidates"].shape[:2], "objectives"
     if request.options["arithmetic"] == "masked":
         return {"masked": Entry("float", size, finite="usual")}
-    kind: PayloadKind = "int" if request.options["arithmetic"] == "fixed" else "float"
+    kind: Kind = "int" if request.options["arithmetic"] == "fixed" else "float"
     sums = {name: Entry(kind, size, finite="usual") for name in ("first", "second")}
     return {**sums, "count": Entry("int", size[:1], least=0, most=1)}
 
@@ -135,9 +130,9 @@ def predict_task(
     nodes: Sequence[Node],
     request: Request,
     *,
-    surrogate: Annotated[Literal["cubic", "network"], Key("what the node has fitted")],
-    arithmetic: Annotated[Literal["fixed", "float", "masked"], Key("of the sums")],
-    parties: Annotated[int, Key("number of nodes whose answers are added up", unit="nodes", ge=1)],
+    surrogate: Annotated[Surrogate, Key("what the node has fitted")],
+    arithmetic: Annotated[Arithmetic, Key("of the sums")],
+    parties: Parties,
     names: Annotated[str, Key("names of these nodes as a list in JSON, with arithmetic = masked")] = "[]",
     noise: Annotated[float, Key("standard deviation of a mask between two nodes, with arithmetic = masked", ge=0)] = 0,
 ) -> Iterator[Tensors]:
@@ -178,7 +173,7 @@ def predict_task(
         }
 
 
-def _predicted(node: Node, surrogate: Kind, candidates: Tensor, runs: Tensor) -> Tensor:
+def _predicted(node: Node, surrogate: Surrogate, candidates: Tensor, runs: Tensor) -> Tensor:
     """Return what the node's surrogates say of candidates `[r, n, d]`, `[r, n, M]`."""
     names = [f"model.{name}" for name in _MODEL[surrogate]]
     if names[0] not in node.memory:
@@ -230,7 +225,7 @@ def select_task(
     request: Request,
     *,
     turn: Annotated[int, Key("the number of the draw by which the node was chosen", ge=0)],
-    arithmetic: Annotated[Literal["fixed", "float", "masked"], Key("of what it is given")],
+    arithmetic: Annotated[Arithmetic, Key("of what it is given")],
     population: Annotated[int, Key("most reference vectors", ge=1)],
     progress: Annotated[float, Key("share of the generations that is over", ge=0, le=1)],
     fresh: Annotated[bool, Key("candidates are all there is: nothing is kept of a population before them")],

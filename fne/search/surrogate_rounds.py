@@ -10,12 +10,13 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from fne.config.groups import AcquisitionSearch, SurrogateTraining
 from fne.core.contracts import Metrics, Result
 from fne.core.errors import RunError, SettingWarning
 from fne.core.messages import Header, Request, Round, Scalar, Tensors
@@ -24,7 +25,7 @@ from fne.evolution.real_coded import latin_hypercube
 from fne.problems.space import SearchTask
 from fne.surrogates import minimise as rcga
 from fne.surrogates.acquisition import Kind, lcb
-from fne.surrogates.rbfn import Network, Reading, predictor, sorted_average
+from fne.surrogates.rbfn import Network, predictor, sorted_average
 
 NOWHERE = (
     "none of the nodes that take part could measure any point; see the warnings, and whether the problem's bounds, "
@@ -112,8 +113,8 @@ class SurrogateRounds:
         participation: who takes part.
         distinct: whether each participant gets a point of its own.
         acquisition, mu: of the lower confidence bound.
-        centres, epochs, lr, reading, starts, most: of the networks, see `fne.search.value_tasks.surrogate_task`.
-        population, generations: of the search.
+        training: options of the node task `surrogate`.
+        search: for the least of the acquisition.
     """
 
     def __init__(
@@ -127,25 +128,16 @@ class SurrogateRounds:
         distinct: bool,
         acquisition: Kind,
         mu: float,
-        centres: int,
-        epochs: int,
-        lr: float,
-        reading: Reading,
-        starts: int,
-        most: int,
-        population: int,
-        generations: int,
+        training: SurrogateTraining,
+        search: AcquisitionSearch,
     ) -> None:
         self._task, self._seed, self._runs, self._participation = task, seed, runs, participation
         self._distinct, self._acquisition, self._mu = distinct, acquisition, mu
-        self._population, self._generations, self._lr = population, generations, lr
-        self._literal = reading == "literal"
-        self.options: dict[str, Scalar] = {
-            "centres": centres, "epochs": epochs, "lr": lr, "reading": reading, "starts": starts, "most": most,
-        }  # fmt: skip
+        self._search, self._lr, self._literal = search, training.lr, training.reading == "literal"
+        self.options: dict[str, Scalar] = asdict(training)
         """Of the nodes' task, always the same."""
         u = torch.stack(
-            [torch.randn(centres + 1, generator=g, dtype=torch.float64) for g in draws(seed, runs, "server")]
+            [torch.randn(training.centres + 1, generator=g, dtype=torch.float64) for g in draws(seed, runs, "server")]
         )
         self._network: dict[str, Tensor] = {"weights": u[:, :-1], "bias": u[:, -1]}
         self._points = start
@@ -196,7 +188,7 @@ class SurrogateRounds:
             self._network |= {"centres": average.centres, "widths": average.widths}
         figures: Metrics = {}
         if propose:
-            self._points, scores = self._search(step, local, shares, average)
+            self._points, scores = self._found(step, local, shares, average)
             figures["acquisition"] = float(scores.mean())
         return figures
 
@@ -224,7 +216,7 @@ class SurrogateRounds:
             raise RunError(f"step {step}: {NOWHERE}")
         return Network(*(filled(name) for name in ("centres", "widths", "weights", "bias"))), samples / total
 
-    def _search(self, step: int, local: Network, shares: Tensor, average: Network) -> tuple[Tensor, Tensor]:
+    def _found(self, step: int, local: Network, shares: Tensor, average: Network) -> tuple[Tensor, Tensor]:
         """Return the next points `[B, 1, d]`, or one for each participant, and what the acquisition says of them."""
         queries = shares.shape[1] if self._distinct else 1
         device = torch.device(self._task.device)
@@ -245,8 +237,8 @@ class SurrogateRounds:
             lambda x: lcb(self._acquisition, near(x.unsqueeze(1)), far(x), weights, mu),
             len(self._task.space),
             [generator(seed, "search", step, query) for seed, query in seeds],
-            population=self._population,
-            generations=self._generations,
+            population=self._search.population,
+            generations=self._search.generations,
             dtype=torch.float32,
             device=device,
         )

@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor
 
+from fne.config.groups import SurrogateTraining
 from fne.config.registry import Key, register
 from fne.core import randomness
 from fne.core.messages import Header, Request, Tensors
@@ -86,12 +87,7 @@ def surrogate_task(
     nodes: Sequence[Node],
     request: Request,
     *,
-    centres: Annotated[int, Key("of a network", ge=1)],
-    epochs: Annotated[int, Key("passes over the samples; E", unit="epochs", ge=1)],
-    lr: Annotated[float, Key("of the descent; eta", gt=0)],
-    reading: Annotated[Literal["workable", "literal"], Key("of width and synchronisation, see fdd_ea")] = "workable",
-    starts: Annotated[int, Key("of k-means, of which the best is kept", ge=1)] = 3,
-    most: Annotated[int, Key("train on so many of the best samples; 0: all", unit="samples", ge=0)] = 0,
+    training: SurrogateTraining,
 ) -> Iterator[Tensors]:
     """Measure points and train a network on all that the node has measured; the values stay here.
 
@@ -106,7 +102,7 @@ def surrogate_task(
     if not sum(sizes):
         yield from ({"samples": torch.zeros(0, dtype=torch.int64)} for _ in nodes)
         return
-    network, counts = _networks(worker, nodes, request, wanted, centres, epochs, lr, reading, starts, most)
+    network, counts = _networks(worker, nodes, request, wanted, training)
     told = {name: getattr(network, name).float().cpu() for name in ("centres", "widths", "weights", "bias")}
     told["samples"] = counts
     for rows in torch.arange(sum(sizes)).tensor_split(torch.tensor(sizes).cumsum(0)[:-1]):
@@ -137,25 +133,21 @@ def _networks(
     nodes: Sequence[Node],
     request: Request,
     wanted: Sequence[Tensor],
-    centres: int,
-    epochs: int,
-    lr: float,
-    reading: rbfn.Reading,
-    starts: int,
-    most: int,
+    training: SurrogateTraining,
 ) -> tuple[Network, Tensor]:
     """Return a network for each node and run wanted, `[L]`, and the samples that it is of; one pass for all."""
     points, values = held(nodes, wanted)
     values = values[..., 0]
     valid = values.isfinite()
     order = torch.where(valid, values, torch.inf).argsort(dim=1, stable=True)
-    if most:
-        order = order[:, :most]
+    if training.most:
+        order = order[:, : training.most]
     values, valid = values.gather(1, order), valid.gather(1, order)
     points = points.gather(1, order.unsqueeze(2).expand(-1, -1, points.shape[2]))
     rows = torch.cat(list(wanted))
+    size = training.starts, training.centres
     u = torch.stack([
-        torch.rand(starts, centres, generator=_public(node, request.header, run), dtype=torch.float64)
+        torch.rand(size, generator=_public(node, request.header, run), dtype=torch.float64)
         for node, runs in zip(nodes, wanted, strict=True) for run in runs.tolist()
     ])  # fmt: skip
     device = worker.device
@@ -168,7 +160,7 @@ def _networks(
         received = Network(given("centres"), given("widths"), given("weights"), given("bias"))
     network = rbfn.fit(
         points.to(device), values.nan_to_num().to(device), valid.to(device), given("weights"), given("bias"),
-        u.to(device), epochs=epochs, lr=lr, reading=reading, received=received,
+        u.to(device), epochs=training.epochs, lr=training.lr, reading=training.reading, received=received,
     )  # fmt: skip
     return network, valid.sum(dim=1)
 

@@ -25,6 +25,7 @@ from typing import Annotated, Any
 import torch
 
 from fne.config import registry
+from fne.config.groups import SecureTask
 from fne.config.registry import Key, register
 from fne.core.errors import FneError, RefusedError, RunError
 from fne.core.hidden import ProtocolError
@@ -238,7 +239,7 @@ def deal_task(
     nodes: Sequence[Node],
     request: Request,
     *,
-    task: Annotated[str, Key("whose payloads are added")],
+    task: SecureTask,
 ) -> Iterator[Tensors]:
     """Take in the shares that the others dealt.
 
@@ -265,7 +266,7 @@ def vector_task(
     nodes: Sequence[Node],
     request: Request,
     *,
-    task: Annotated[str, Key("whose payloads are added")],
+    task: SecureTask,
 ) -> Iterator[Tensors]:
     """Send the vector under its masks.
 
@@ -290,7 +291,7 @@ def shares_task(
     nodes: Sequence[Node],
     request: Request,
     *,
-    task: Annotated[str, Key("whose payloads are added")],
+    task: SecureTask,
 ) -> Iterator[Tensors]:
     """Help to open the sum.
 
@@ -313,7 +314,7 @@ def rest_task(
     nodes: Sequence[Node],
     request: Request,
     *,
-    task: Annotated[str, Key("whose payloads are added")],
+    task: SecureTask,
 ) -> Iterator[Tensors]:
     """Help to take masks off which no box gives. Takes `members [g]`, who is gone; yields `masks`, int64 `[words]`."""
     for node in nodes:
@@ -328,7 +329,7 @@ def receive_task(
     nodes: Sequence[Node],
     request: Request,
     *,
-    task: Annotated[str, Key("whose payloads are added")],
+    task: SecureTask,
 ) -> Iterator[Tensors]:
     """Open the sum and do with it what was said at the offer.
 

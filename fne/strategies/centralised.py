@@ -6,8 +6,9 @@ epsilon 1e-7 (M. D. Zeiler, arXiv:1212.5701), batches of 64, 100 epochs, categor
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
+from fne.config.groups import LocalTraining, Optimizer, Returns, SgdMomentum, TrainedLoss
 from fne.config.registry import Key, register
 from fne.learning.averaging import Averaging
 from fne.learning.task import LearningTask
@@ -20,21 +21,16 @@ def centralised(
     seed: int,
     rounds: Annotated[int, Key("epochs, one a step", unit="epochs", ge=1)] = 100,
     batch_size: Annotated[int, Key("batch; 0: all samples at once", unit="samples", ge=0)] = 64,
-    optimizer: Annotated[
-        Literal["sgd", "adam", "adadelta"], Key("optimizer; its state lives on between epochs")
-    ] = "adadelta",
+    optimizer: Annotated[Optimizer, Key("optimizer; its state lives on between epochs")] = "adadelta",
     lr: Annotated[float, Key("learning rate", gt=0)] = 1.0,
     lr_decay: Annotated[float, Key("factor on lr after each epoch", gt=0, le=1)] = 1.0,
-    momentum: Annotated[float, Key("momentum of sgd", ge=0, lt=1)] = 0.0,
-    loss: Annotated[Literal["nmse", "mse", "bce", "cross_entropy"], Key("what is minimised")] = "cross_entropy",
-    returns: Annotated[Literal["best", "last"], Key("model of the run: best on validation, or the last")] = "last",
+    momentum: SgdMomentum = 0.0,
+    loss: TrainedLoss = "cross_entropy",
+    returns: Returns = "last",
 ) -> Averaging:
     """Centralised back-propagation on the pooled data, one epoch a step."""
-    options = {
-        "epochs": 1, "batch_size": batch_size, "optimizer": optimizer, "momentum": momentum,
-        "keep_optimizer": True,
-    }  # fmt: skip
-    return Averaging(
-        task, seed=seed, rounds=rounds, loss=loss, fraction=1.0, lr=lr, lr_decay=lr_decay,
-        options=options, returns=returns, pooled=True,
+    training = LocalTraining(
+        fraction=1.0, batch_size=batch_size, optimizer=optimizer, lr=lr, lr_decay=lr_decay, momentum=momentum,
+        loss=loss, returns=returns,
     )  # fmt: skip
+    return Averaging(task, seed=seed, rounds=rounds, training=training, more={"keep_optimizer": True}, pooled=True)

@@ -21,6 +21,7 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor
 
+from fne.config.groups import Evolution, FittestOutcome
 from fne.config.registry import Key, register
 from fne.core.contracts import Metrics
 from fne.core.messages import Tensors
@@ -39,32 +40,17 @@ def de(
     *,
     seed: int,
     population: Annotated[int, Key("parents a generation, each with a trial; NP", unit="models", ge=4)] = 40,
-    rounds: Annotated[int, Key("generations", unit="generations", ge=1)] = 500,
-    loss: Annotated[
-        Literal["nmse", "mse", "bce", "cross_entropy"], Key("fitness: what the nodes' answers go by")
-    ] = "nmse",
-    subset_size: Annotated[int, Key("nodes in a generation, drawn at random", unit="nodes", ge=1)] = 1,
-    samples_per_node: Annotated[
-        int, Key("of a node, drawn anew each generation, the same for all candidates; 0: all", unit="samples", ge=0)
-    ] = 0,
+    evolution: Evolution,
     variant: Annotated[
         Literal["rand/1/bin", "best/1/bin", "current-to-best/1/bin"], Key("what the difference is added to")
     ] = "rand/1/bin",
     weight: Annotated[float, Key("of a difference; F", gt=0, le=2)] = 0.5,
     crossover: Annotated[float, Key("probability that a gene comes from the mutant; CR", ge=0, le=1)] = 0.9,
-    validate_every: Annotated[
-        int, Key("generations from one validation to the next; the last is validated besides", unit="generations", ge=1)
-    ] = 1,
-    returns: Annotated[
-        Literal["last", "best"], Key("model of the run: the last fittest, or the best on validation")
-    ] = "last",
+    outcome: FittestOutcome,
 ) -> Evolving:
     """Differential evolution: trials made of differences between models replace the parents that they beat."""
     proposer = _DE(task, seed, population=population, variant=variant, weight=weight, crossover=crossover)
-    return Evolving(
-        task, proposer, seed=seed, rounds=rounds, loss=loss, subset_size=subset_size,
-        samples_per_node=samples_per_node, returns=returns, validate_every=validate_every,
-    )  # fmt: skip
+    return Evolving(task, proposer, seed=seed, evolution=evolution, outcome=outcome)
 
 
 class _DE:

@@ -27,6 +27,7 @@ from typing import Annotated, Any, Literal
 
 import torch
 
+from fne.config.groups import BatchTraining, Clients, PrivateReturns, PrivateTraining
 from fne.config.registry import Key, register
 from fne.core.errors import RunError
 from fne.core.messages import Request, Scalar, Tensors
@@ -57,10 +58,7 @@ def train_clipped_task(
     nodes: Sequence[Node],
     request: Request,
     *,
-    loss: Annotated[Literal["nmse", "mse", "bce", "cross_entropy"], Key("what is minimised")],
-    lr: Annotated[float, Key("learning rate", ge=0)],
-    epochs: Annotated[int, Key("passes over the node's samples", unit="epochs", ge=1)],
-    batch_size: Annotated[int, Key("0: all samples at once", unit="samples", ge=0)],
+    training: BatchTraining,
     clip: Annotated[float, Key("largest L2 norm of an update", gt=0)],
     noise: Annotated[float, Key("standard deviation of this node's share of the noise, in clips", ge=0)],
 ) -> Iterator[Tensors]:
@@ -72,9 +70,7 @@ def train_clipped_task(
     for node in nodes:
         start = payload_of(request, node)["parameters"]
         try:
-            delta = descend(
-                worker, node, request.header, start, {}, loss=loss, lr=lr, epochs=epochs, batch_size=batch_size
-            ).delta
+            delta = descend(worker, node, request.header, start, {}, training).delta
         except RunError:
             if not noise:
                 raise
@@ -127,29 +123,24 @@ def dp_fedavg(
     *,
     seed: int,
     rounds: Annotated[int, Key("of the run", unit="rounds", ge=1)] = 100,
-    fraction: Annotated[float, Key("share of the nodes in a round, at least one", gt=0, le=1)] = 0.1,
-    local_epochs: Annotated[int, Key("passes over a node's samples in a round", unit="epochs", ge=1)] = 1,
-    batch_size: Annotated[int, Key("0: all of a node's samples at once", unit="samples", ge=0)] = 10,
-    lr: Annotated[float, Key("local learning rate", gt=0)] = 0.1,
-    loss: Annotated[
-        Literal["nmse", "mse", "bce", "cross_entropy"], Key("of training and validation")
-    ] = "cross_entropy",
-    clip: Annotated[float, Key("largest L2 norm of an update; Z", gt=0)] = 1.0,
-    noise: Annotated[float, Key("standard deviation of all noise on a weight of the sum, in clips; sigma", ge=0)] = 1.0,
-    delta: Annotated[float, Key("of the accounted privacy", gt=0, lt=1)] = 1e-5,
+    clients: Clients,
+    training: PrivateTraining,
     adversary: Annotated[
         Literal["uploads", "aggregate"], Key("sees each upload, or the sum alone (needs secure = true)")
     ] = "uploads",
-    returns: Annotated[Literal["best", "last"], Key("model of the best validation or of the last round")] = "last",
+    returns: PrivateReturns = "last",
 ) -> PrivateAveraging:
     """Federated averaging with client-level differential privacy: clipped updates, noise from the nodes, an account."""
 
     def options(count: int) -> dict[str, Scalar]:
-        share = noise / math.sqrt(count)
-        return {"lr": lr, "epochs": local_epochs, "batch_size": batch_size, "clip": clip, "noise": share}
+        share = training.noise / math.sqrt(count)
+        return {
+            "lr": training.lr, "epochs": clients.local_epochs, "batch_size": training.batch_size,
+            "clip": training.clip, "noise": share,
+        }  # fmt: skip
 
     return PrivateAveraging(
-        task, seed=seed, rounds=rounds, loss=loss, fraction=fraction, node_task="train_clipped", options=options,
-        returns=returns, account=_Clients(noise, clip, adversary), delta=delta,
+        task, seed=seed, rounds=rounds, clients=clients, training=training, node_task="train_clipped", options=options,
+        returns=returns, account=_Clients(training.noise, training.clip, adversary),
         secure=True if adversary == "aggregate" else None,
     )  # fmt: skip

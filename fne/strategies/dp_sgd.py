@@ -26,11 +26,12 @@ import contextlib
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
 
+from fne.config.groups import Clients, PrivateReturns, RecordPrivateTraining, RecordTraining, Rounds
 from fne.config.registry import Key, register
 from fne.core.errors import RunError
 from fne.core.messages import Request, Scalar, Tensors
@@ -71,13 +72,7 @@ def train_dp_sgd_task(
     nodes: Sequence[Node],
     request: Request,
     *,
-    loss: Annotated[Literal["nmse", "mse", "bce", "cross_entropy"], Key("what is minimised")],
-    lr: Annotated[float, Key("learning rate", ge=0)],
-    epochs: Annotated[int, Key("passes over the node's samples", unit="epochs", ge=1)],
-    rate: Annotated[float, Key("at which records are drawn", gt=0, le=1)],
-    batch_size: Annotated[int, Key("what a sum of gradients is divided by", unit="samples", ge=1)],
-    clip: Annotated[float, Key("largest L2 norm of a record's gradient", gt=0)],
-    noise: Annotated[float, Key("standard deviation of the noise on a sum of gradients, in clips", ge=0)],
+    training: RecordTraining,
 ) -> Iterator[Tensors]:
     """Train the given weights on each node's samples by DP-SGD, and answer with the change.
 
@@ -88,42 +83,32 @@ def train_dp_sgd_task(
     for node in nodes:
         start = payload_of(request, node)["parameters"]
         layout.fill(module, start.to(worker.device))
-        _descend(worker, node, request, loss, lr, epochs, rate, batch_size, clip, noise)
+        _descend(worker, node, request, training)
         delta = layout.flatten(module) - start.cpu()
         if not bool(delta.isfinite().all()):
-            raise RunError(f"training diverged: lower strategy.lr = {lr}")
+            raise RunError(f"training diverged: lower strategy.lr = {training.lr}")
         yield {"delta": delta, "clients": torch.tensor([1])}
 
 
-def _descend(
-    worker: Worker,
-    node: Node,
-    request: Request,
-    loss: str,
-    lr: float,
-    epochs: int,
-    rate: float,
-    batch_size: int,
-    clip: float,
-    noise: float,
-) -> None:
+def _descend(worker: Worker, node: Node, request: Request, training: RecordTraining) -> None:
     """Train the worker's module in place."""
     layout, module, data = worker.evaluator.layout, worker.module, node.data
+    clip, noise = training.clip, training.noise
     draws, step = node.answering(request), step_of(noise, clip) if noise else 1.0
     weights, shifts = layout.flatten(module).double(), draws("shift").generator()
     with _recording(module) as gradients, seeded_by(draws("dropout").generator(), worker.device):
-        for number in range(epochs * steps_of(rate)):
+        for number in range(training.epochs * steps_of(training.rate)):
             total = torch.zeros(layout.size, dtype=torch.float64)
-            drawn = draws(f"records of step {number}").chosen(len(data), rate).nonzero()[:, 0]
+            drawn = draws(f"records of step {number}").chosen(len(data), training.rate).nonzero()[:, 0]
             for some in torch.split(drawn, TOGETHER) if len(drawn) else ():
                 batch = data.take(some.to(data.x.device))
                 x = moved(batch.x, node.shift, shifts) if node.shift else batch.x
-                found = gradients(worker, x, batch.y, loss).cpu()
+                found = gradients(worker, x, batch.y, training.loss).cpu()
                 total += (whole(found, clip, step) if noise else _clipped(found, clip)).sum(dim=0)
             if noise:
                 hidden = draws(f"noise of step {number}", total).gaussian(layout.size, noise * clip / step)
                 total += torch.from_numpy(hidden)
-            weights -= lr / batch_size * step * total
+            weights -= training.lr / training.batch_size * step * total
             layout.fill(module, weights.float().to(worker.device))
 
 
@@ -202,28 +187,19 @@ def dp_sgd(
     task: LearningTask,
     *,
     seed: int,
-    rounds: Annotated[int, Key("communication rounds", unit="rounds", ge=1)] = 100,
-    fraction: Annotated[float, Key("share of the nodes in a round, at least one", gt=0, le=1)] = 0.1,
-    local_epochs: Annotated[int, Key("passes over a node's samples in a round", unit="epochs", ge=1)] = 1,
+    rounds: Rounds = 100,
+    clients: Clients,
     rate: Annotated[float, Key("at which a node draws records for a batch, each by itself", gt=0, le=1)] = 0.1,
-    batch_size: Annotated[
-        int, Key("of an average batch, at all nodes: what a sum of gradients is divided by", unit="samples", ge=1)
-    ] = 50,
-    lr: Annotated[float, Key("local learning rate", gt=0)] = 0.1,
-    loss: Annotated[
-        Literal["nmse", "mse", "bce", "cross_entropy"], Key("of training and validation")
-    ] = "cross_entropy",
-    clip: Annotated[float, Key("largest L2 norm of a record's gradient", gt=0)] = 1.0,
-    noise: Annotated[float, Key("standard deviation of the noise on a batch's sum, in clips", ge=0)] = 1.0,
-    delta: Annotated[float, Key("of the accounted privacy", gt=0, lt=1)] = 1e-5,
-    returns: Annotated[Literal["best", "last"], Key("model of the best validation or of the last round")] = "last",
+    training: RecordPrivateTraining,
+    returns: PrivateReturns = "last",
 ) -> PrivateAveraging:
     """FedAvg of nodes that train by DP-SGD (Opacus), with an account of what a single record has spent."""
     options: dict[str, Scalar] = {
-        "lr": lr, "epochs": local_epochs, "rate": rate, "batch_size": batch_size, "clip": clip, "noise": noise,
+        "lr": training.lr, "epochs": clients.local_epochs, "rate": rate, "batch_size": training.batch_size,
+        "clip": training.clip, "noise": training.noise,
     }  # fmt: skip
-    account = _Records(_mechanism(noise, clip, rate), local_epochs * steps_of(rate))
+    account = _Records(_mechanism(training.noise, training.clip, rate), clients.local_epochs * steps_of(rate))
     return PrivateAveraging(
-        task, seed=seed, rounds=rounds, loss=loss, fraction=fraction, node_task="train_dp_sgd",
-        options=lambda _: options, returns=returns, account=account, delta=delta,
+        task, seed=seed, rounds=rounds, clients=clients, training=training, node_task="train_dp_sgd",
+        options=lambda _: options, returns=returns, account=account,
     )  # fmt: skip

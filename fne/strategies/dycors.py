@@ -7,11 +7,10 @@ the start and on pooled data.
 
 from __future__ import annotations
 
-from typing import Annotated
-
 from torch import Tensor
 
-from fne.config.registry import Key, register
+from fne.config.groups import PooledSearch, Runs
+from fne.config.registry import register
 from fne.problems.space import SearchTask, Space
 from fne.search.surrogate_rounds import draws
 from fne.search.value_search import Archive, ValueSearch
@@ -23,18 +22,14 @@ def dycors(
     task: SearchTask,
     *,
     seed: int,
-    initial: Annotated[int | None, Key("points of the Latin hypercube; null: 5 d", unit="points", ge=1)] = None,
-    evaluations: Annotated[int | None, Key("after them; null: 6 d", unit="points", ge=0)] = None,
-    runs: Annotated[int, Key("side by side, of seeds seed, seed + 1, …", unit="runs", ge=1, le=1000)] = 1,
+    budget: PooledSearch,
+    runs: Runs = 1,
 ) -> ValueSearch:
     """Baseline on pooled data: a cubic surrogate, candidates about the best point with few coordinates changed."""
     d = len(task.space)
-    queries = 6 * d if evaluations is None else evaluations
+    initial, queries = budget.points(d)
     rule = _Rule(seed, Dycors(runs, d), queries, task.space)
-    return ValueSearch(
-        task, seed=seed, runs=runs, initial=5 * d if initial is None else initial, queries=queries,
-        propose=rule.propose, memory=rule,
-    )  # fmt: skip
+    return ValueSearch(task, seed=seed, runs=runs, initial=initial, queries=queries, propose=rule.propose, memory=rule)
 
 
 class _Rule:

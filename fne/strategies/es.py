@@ -21,11 +21,13 @@ Deviations
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
 
+from fne.config.groups import CentreOutcome, Evolution, MomentumOfSgd
 from fne.config.registry import Key, register
 from fne.core.contracts import Metrics
 from fne.core.errors import SettingError
@@ -37,70 +39,58 @@ from fne.learning.evolving import Evolving, scheduled
 from fne.learning.task import LearningTask
 
 
+@dataclass(frozen=True, kw_only=True)
+class Moves:
+    """How candidates are perturbed, what nodes answer, and how the centre moves."""
+
+    sigma: Annotated[
+        float, Key("size of a perturbation", unit="standard deviations of the layer's initial values", gt=0)
+    ] = 0.5
+    sigma_final: Annotated[float, Key("share of sigma in the last generation; exponential in between", gt=0)] = 1.0
+    rank: Annotated[
+        Literal["full", 1],
+        Key("of a layer's perturbation as a matrix: full, a number a gene, or 1, a product of two vectors"),
+    ] = "full"
+    shape: Annotated[
+        Literal["ranks", "utilities", "raw"],
+        Key("weight of a candidate: centred rank, SNES's utility, or minus the loss itself"),
+    ] = "ranks"
+    optimizer: Annotated[Literal["adam", "sgd"], Key("what turns the weighted sum into a step")] = "adam"
+    lr: Annotated[
+        float, Key("learning rate; for adam the step", unit="standard deviations of the layer's initial values", gt=0)
+    ] = 0.3
+    lr_final: Annotated[float, Key("share of lr in the last generation; exponential in between", gt=0)] = 0.1
+    momentum: MomentumOfSgd = 0.0
+    weight_decay: Annotated[float, Key("share of each gene lost in a generation, times lr", ge=0)] = 0.0
+    uplink: Annotated[
+        Literal["fitness", "levels", "ranks", "sign"],
+        Key("what a node answers: a loss a candidate, in 4 bytes or in one, a rank, or one bit for each pair"),
+    ] = "fitness"
+
+
 @register("strategy", "es", lineage=True)
 def es(
     task: LearningTask,
     *,
     seed: int,
     population: Annotated[int, Key("candidates a generation, in antithetic pairs; even", unit="models", ge=2)] = 40,
-    rounds: Annotated[int, Key("generations", unit="generations", ge=1)] = 500,
-    loss: Annotated[
-        Literal["nmse", "mse", "bce", "cross_entropy"], Key("fitness: what the nodes' answers go by")
-    ] = "nmse",
-    subset_size: Annotated[int, Key("nodes in a generation, drawn at random", unit="nodes", ge=1)] = 1,
-    samples_per_node: Annotated[
-        int, Key("of a node, drawn anew each generation, the same for all candidates; 0: all", unit="samples", ge=0)
-    ] = 0,
-    sigma: Annotated[
-        float, Key("size of a perturbation", unit="standard deviations of the layer's initial values", gt=0)
-    ] = 0.5,
-    sigma_final: Annotated[float, Key("share of sigma in the last generation; exponential in between", gt=0)] = 1.0,
-    rank: Annotated[
-        Literal["full", 1],
-        Key("of a layer's perturbation as a matrix: full, a number a gene, or 1, a product of two vectors"),
-    ] = "full",
-    shape: Annotated[
-        Literal["ranks", "utilities", "raw"],
-        Key("weight of a candidate: centred rank, SNES's utility, or minus the loss itself"),
-    ] = "ranks",
-    optimizer: Annotated[Literal["adam", "sgd"], Key("what turns the weighted sum into a step")] = "adam",
-    lr: Annotated[
-        float, Key("learning rate; for adam the step", unit="standard deviations of the layer's initial values", gt=0)
-    ] = 0.3,
-    lr_final: Annotated[float, Key("share of lr in the last generation; exponential in between", gt=0)] = 0.1,
-    momentum: Annotated[float, Key("of sgd", ge=0, lt=1)] = 0.0,
-    weight_decay: Annotated[float, Key("share of each gene lost in a generation, times lr", ge=0)] = 0.0,
-    uplink: Annotated[
-        Literal["fitness", "levels", "ranks", "sign"],
-        Key("what a node answers: a loss a candidate, in 4 bytes or in one, a rank, or one bit for each pair"),
-    ] = "fitness",
-    validate_every: Annotated[
-        int, Key("generations from one validation to the next; the last is validated besides", unit="generations", ge=1)
-    ] = 1,
-    returns: Annotated[Literal["last", "best"], Key("model of the run: the last centre, or the best on validation")] = (
-        "last"
-    ),
+    evolution: Evolution,
+    moves: Moves,
+    outcome: CentreOutcome,
 ) -> Evolving:
     """Evolution strategy: the mean of a population of antithetic pairs moves along their ranked, weighted sum."""
     if population % 2:
         raise SettingError("strategy.population", population, "even: candidates come in antithetic pairs")
-    if momentum and optimizer != "sgd":
-        raise SettingError("strategy.momentum", momentum, f"0 with optimizer = {optimizer}: it is sgd's")
-    fastest = lr * max(1.0, lr_final)
-    if fastest * weight_decay > 1:
+    if moves.momentum and moves.optimizer != "sgd":
+        raise SettingError("strategy.momentum", moves.momentum, f"0 with optimizer = {moves.optimizer}: it is sgd's")
+    fastest = moves.lr * max(1.0, moves.lr_final)
+    if fastest * moves.weight_decay > 1:
         allowed = f"at most {1 / fastest:.6g}, 1 over the largest lr: their product is the share of a gene that is lost"
-        raise SettingError("strategy.weight_decay", weight_decay, allowed)
-    if uplink == "sign" and shape != "ranks":
-        raise SettingError("strategy.shape", shape, "ranks with uplink = sign: its weights are the votes")
-    proposer = _ES(
-        task, seed, rounds, population=population, sigma=(sigma, sigma_final), lr=(lr, lr_final),
-        rank=rank, shape="votes" if uplink == "sign" else shape, adam=optimizer == "adam", momentum=momentum,
-        decay=weight_decay,
-    )  # fmt: skip
-    return Evolving(
-        task, proposer, seed=seed, rounds=rounds, loss=loss, subset_size=subset_size,
-        samples_per_node=samples_per_node, returns=returns, validate_every=validate_every, uplink=uplink,
-    )  # fmt: skip
+        raise SettingError("strategy.weight_decay", moves.weight_decay, allowed)
+    if moves.uplink == "sign" and moves.shape != "ranks":
+        raise SettingError("strategy.shape", moves.shape, "ranks with uplink = sign: its weights are the votes")
+    proposer = _ES(task, seed, evolution.rounds, population, moves)
+    return Evolving(task, proposer, seed=seed, evolution=evolution, outcome=outcome, uplink=moves.uplink)
 
 
 class _ES:
@@ -108,38 +98,25 @@ class _ES:
 
     remedy = "strategy.sigma or strategy.lr"
 
-    def __init__(
-        self,
-        task: LearningTask,
-        seed: int,
-        horizon: int,
-        *,
-        population: int,
-        sigma: tuple[float, float],
-        lr: tuple[float, float],
-        rank: Literal["full", 1],
-        shape: str,
-        adam: bool,
-        momentum: float,
-        decay: float,
-    ) -> None:
+    def __init__(self, task: LearningTask, seed: int, horizon: int, population: int, moves: Moves) -> None:
         self.genes = task.layout.flatten(task.new_model(derive_seed(seed, "global")))
         self.population = population
         self._layout, self._deviations = task.layout, task.layout.deviations()
         self._scales = task.layout.scales()
-        self._of_rank_one = rank == 1
+        self._of_rank_one = moves.rank == 1
         numbers = rank_one.width(task.layout) if self._of_rank_one else len(self.genes)
         self._noise = Perturbations(seed, population // 2, numbers)
-        self._horizon, self._sigma, self._lr = horizon, sigma, lr
-        self._shape, self._adam, self._momentum, self._decay = shape, adam, momentum, decay
+        self._horizon, self._moves = horizon, moves
+        self._shape = "votes" if moves.uplink == "sign" else moves.shape
+        self._adam = moves.optimizer == "adam"
         self._first = torch.zeros(len(self.genes), dtype=torch.float64)
-        self._second = torch.zeros(len(self.genes) if adam else 0, dtype=torch.float64)
+        self._second = torch.zeros(len(self.genes) if self._adam else 0, dtype=torch.float64)
 
-    def _at(self, step: int, values: tuple[float, float]) -> float:
-        return scheduled(step, self._horizon, values)
+    def _sigma(self, step: int) -> float:
+        return scheduled(step, self._horizon, (self._moves.sigma, self._moves.sigma_final))
 
     def candidates(self, step: int) -> Tensors:
-        sigma = self._at(step, self._sigma)
+        sigma = self._sigma(step)
         if self._of_rank_one:
             steps = rank_one.steps(self._layout, self._deviations, sigma)
             return {"centre": self.genes, "factors": self._noise(step), "sigma": steps}
@@ -152,7 +129,8 @@ class _ES:
         return {"losses": scores} if self._shape == "raw" else {"ranks": shaping.small_ranks(scores)}
 
     def advance(self, step: int, decision: Tensors) -> Metrics:
-        sigma, lr = self._at(step, self._sigma), self._at(step, self._lr)
+        sigma = self._sigma(step)
+        lr = scheduled(step, self._horizon, (self._moves.lr, self._moves.lr_final))
         first, second = self._weights(**decision).chunk(2)
         weights, noise = first - second, self._noise(step)
         if self._of_rank_one:
@@ -161,7 +139,7 @@ class _ES:
             summed = shaping.weighted_sum(weights, noise)
         ascent = summed * (UNIT / (self.population * sigma))
         move = lr * (self._adam_step(ascent, step + 1) if self._adam else self._sgd_step(ascent))
-        kept = self.genes.double() * (1 - lr * self._decay)
+        kept = self.genes.double() * (1 - lr * self._moves.weight_decay)
         self.genes = (kept + self._scales * move).float()
         return {"sigma": sigma, "lr": lr}
 
@@ -177,7 +155,7 @@ class _ES:
         return -torch.where(torch.isfinite(losses), losses, losses[torch.isfinite(losses)].max())
 
     def _sgd_step(self, ascent: Tensor) -> Tensor:
-        self._first = self._momentum * self._first + ascent
+        self._first = self._moves.momentum * self._first + ascent
         return self._first
 
     def _adam_step(self, ascent: Tensor, count: int) -> Tensor:

@@ -38,6 +38,17 @@ from typing import Annotated, Any, Literal
 
 import torch
 
+from fne.config.groups import (
+    AcquisitionSearch,
+    Deviations,
+    Finalists,
+    KmeansStarts,
+    NetworkDescent,
+    Reading,
+    Runs,
+    SurrogateStart,
+    SurrogateTraining,
+)  # fmt: skip
 from fne.config.registry import Key, register
 from fne.core.contracts import Metrics, Result
 from fne.core.messages import Request, Round
@@ -62,48 +73,34 @@ class FddEa:
         rounds: Annotated[
             int | None, Key("queries; null: as many as 6 d evaluations allow", unit="rounds", ge=1)
         ] = None,
-        initial: Annotated[
-            int | None, Key("points of the Latin hypercube that all nodes measure; null: 5 d", unit="points", ge=1)
-        ] = None,
-        participation: Annotated[
-            float | None,
-            Key("share of the nodes that take part in a round; lambda; null: 0.1, but at least 3 nodes", gt=0, le=1),
-        ] = None,
+        begin: SurrogateStart,
         acquisition: Annotated[
             Literal["f", "l", "g"], Key("F-LCB, L-LCB or G-LCB: mean of local and global models, local, or global")
         ] = "f",
-        mu: Annotated[float, Key("standard deviations that the acquisition subtracts", ge=0)] = 2.0,
+        mu: Deviations = 2.0,
         queries: Annotated[
             Literal["same", "distinct"], Key("one point for all participants, or one for each: so many evaluations")
         ] = "same",
         centres: Annotated[int | None, Key("of a network; null: 2 d + 1; m", ge=1)] = None,
-        epochs: Annotated[int, Key("passes over a node's samples; E", unit="epochs", ge=1)] = 20,
-        lr: Annotated[float, Key("learning rate of the networks; eta", gt=0)] = 0.12,
-        reading: Annotated[
-            Literal["workable", "literal"], Key("of width and synchronisation: one that works, or the text's")
-        ] = "workable",
-        kmeans_starts: Annotated[int, Key("of k-means, of which the best is kept", ge=1, le=100)] = 3,
+        descent: NetworkDescent,
+        reading: Annotated[Reading, Key("of width and synchronisation: one that works, or the text's")] = "workable",
+        kmeans_starts: KmeansStarts = 3,
         max_training_samples: Annotated[
             int | None, Key("a node trains on so many of its best; null: all", unit="samples", ge=1)
         ] = None,
-        population: Annotated[
-            int, Key("of the genetic algorithm on the acquisition", unit="points", ge=2, multiple_of=2)
-        ] = 100,
-        generations: Annotated[int, Key("of that algorithm; g", ge=1)] = 100,
+        search: AcquisitionSearch,
         release: Annotated[bool, Key("end with the nodes' best points; else with the last query")] = True,
         finals: Annotated[
             Literal["mean", "literal"],
             Key("all nodes measure the best points, and the mean decides; or the least of the nodes' own values does"),
         ] = "mean",
-        finalists: Annotated[
-            int, Key("most points that all nodes measure at the end", unit="points", ge=1, le=1000)
-        ] = 5,
-        runs: Annotated[int, Key("side by side, of seeds seed, seed + 1, …", unit="runs", ge=1, le=1000)] = 1,
+        finalists: Finalists = 5,
+        runs: Runs = 1,
     ) -> None:
         d = len(task.space)
         self.seed, self.step, self.releases = seed, 0, release
-        self._initial = 5 * d if initial is None else initial
-        participants = Participation(seed, runs, participation)
+        self._initial = 5 * d if begin.initial is None else begin.initial
+        participants = Participation(seed, runs, begin.participation)
         participants.warn_of_no_spread(task.nodes, "mu", mu)
         self.fewest = participants.count(task.nodes)
         self._each = self.fewest if queries == "distinct" else 1
@@ -111,8 +108,10 @@ class FddEa:
         self._rounds = SurrogateRounds(
             task, seed=seed, runs=runs, start=start_points(task, seed, runs, self._initial),
             participation=participants, distinct=queries == "distinct", acquisition=acquisition, mu=mu,
-            centres=2 * d + 1 if centres is None else centres, epochs=epochs, lr=lr, reading=reading,
-            starts=kmeans_starts, most=max_training_samples or 0, population=population, generations=generations,
+            training=SurrogateTraining(
+                centres=2 * d + 1 if centres is None else centres, epochs=descent.epochs, lr=descent.lr,
+                reading=reading, starts=kmeans_starts, most=max_training_samples or 0,
+            ), search=search,
         )  # fmt: skip
         self._sizes = {"runs": runs, "variables": d, "objectives": 1}
         self._finals: Finals | None = None

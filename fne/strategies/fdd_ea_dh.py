@@ -41,11 +41,11 @@ from __future__ import annotations
 import warnings
 from typing import Annotated, Literal
 
+from fne.config.groups import FrontEnd, FrontRounds, Masking
 from fne.config.registry import Key, register
 from fne.core.errors import DataWarning, SettingError
 from fne.problems.space import FrontTask
 from fne.search.front_search import FrontSearch
-from fne.search.front_settings import Masking, Networks, default_centres, default_initial, default_population
 
 _LITERAL = (
     "strategy.mode = literal: the protocol as its paper prints it, for comparison of figures; it protects nothing. "
@@ -61,58 +61,21 @@ def fdd_ea_dh(
     mode: Annotated[
         Literal["secure", "literal"], Key("secure sums at the chosen node, or the text's masks, which protect nothing")
     ] = "secure",
-    rounds: Annotated[int, Key("of surrogates and queries", ge=1)] = 24,
-    initial: Annotated[
-        int | None, Key("points of the Latin hypercube that all nodes measure; null: 11 d - 1", unit="points", ge=1)
-    ] = None,
-    points: Annotated[int, Key("measured in a round; mu", ge=1)] = 5,
-    infill: Annotated[
-        Literal["aggregator", "all"], Key("who measures the chosen points, and is told them: the chosen node, or all")
-    ] = "aggregator",
-    participation: Annotated[float, Key("share of the nodes that take part in a round", gt=0, le=1)] = 1.0,
-    surrogate: Annotated[
-        Literal["cubic", "network"], Key("cubic interpolants, or the networks of FDD-EA and their average")
-    ] = "cubic",
-    centres: Annotated[int | None, Key("of a network; null: the root of M + d, and 3", ge=1)] = None,
-    epochs: Annotated[int, Key("of a network's training; E", unit="epochs", ge=1)] = 20,
-    lr: Annotated[float, Key("learning rate of the networks; eta", gt=0)] = 0.06,
-    kmeans_starts: Annotated[int, Key("of k-means, of which the best is kept", ge=1, le=100)] = 3,
-    weight: Annotated[float, Key("standard deviations that the acquisition subtracts; t", ge=0)] = 2.0,
-    population: Annotated[
-        int | None, Key("most reference vectors of RVEA; null: by the number of objectives", ge=2, le=5000)
-    ] = None,
-    generations: Annotated[int, Key("of RVEA in a round", ge=1)] = 50,
-    noise_scale: Annotated[
-        float, Key("of mode = literal: standard deviation of a mask, in units of objectives", ge=0)
-    ] = 1.0,
-    schedule: Annotated[
-        Literal["constant", "linear"], Key("of mode = literal: masks as large in all generations, or falling to 0")
-    ] = "linear",
-    normalise: Annotated[bool, Key("of mode = literal: scale mean and deviation to [0, 1], eq. (4)")] = True,
-    release: Annotated[bool, Key("end with the fronts that owners publish; else with none")] = True,
-    finals: Annotated[
-        Literal["mean", "literal"],
-        Key("all nodes measure the published points, and their means make the front; or the owners' own values do"),
-    ] = "mean",
-    finalists: Annotated[int, Key("most points that all nodes measure at the end", unit="points", ge=1, le=1000)] = 50,
+    front: FrontRounds,
+    masking: Masking,
+    ending: FrontEnd,
     runs: Annotated[int, Key("side by side, with mode = literal", unit="runs", ge=1, le=1000)] = 1,
 ) -> FrontSearch:
     """Secure federated surrogate-assisted search for a Pareto front: predictions and queried points stay hidden."""
     secure = mode == "secure"
     if secure and runs > 1:
         raise SettingError("strategy.runs", runs, "1 with strategy.mode = secure; take fdd_ea_mo for several at once")
-    if not secure and runs > 1 and participation < 1:
-        raise SettingError("strategy.participation", participation, "1 with strategy.mode = literal and several runs: "
-                           "masks cancel among the same nodes only")  # fmt: skip
+    if not secure and runs > 1 and front.participation < 1:
+        allowed = "1 with strategy.mode = literal and several runs: masks cancel among the same nodes only"
+        raise SettingError("strategy.participation", front.participation, allowed)
     if not secure:
         warnings.warn(_LITERAL, DataWarning, stacklevel=2)
     return FrontSearch(
-        task, seed=seed, runs=runs, rounds=rounds, generations=generations,
-        initial=default_initial(task) if initial is None else initial, participation=participation, points=points,
-        publish=infill == "all", surrogate=surrogate,
-        networks=Networks(default_centres(task) if centres is None else centres, epochs, lr, kmeans_starts),
-        population=default_population(task.objectives) if population is None else population, weight=weight,
-        arithmetic="fixed" if secure else "masked",
-        masking=None if secure else Masking(noise_scale, schedule, normalise), release=release,
-        finalists=finalists if finals == "mean" else 0, secure=secure,
+        task, seed=seed, runs=runs, front=front, arithmetic="fixed" if secure else "masked",
+        masking=None if secure else masking, ending=ending, secure=secure,
     )  # fmt: skip

@@ -22,6 +22,15 @@ from typing import Annotated, Any, Literal
 
 from torch import Tensor
 
+from fne.config.groups import (
+    AcquisitionSearch,
+    Deviations,
+    Finalists,
+    NetworkDescent,
+    Runs,
+    SurrogateStart,
+    SurrogateTraining,
+)  # fmt: skip
 from fne.config.registry import Key, register
 from fne.core.contracts import Metrics, Result
 from fne.core.messages import Request, Round
@@ -43,45 +52,33 @@ class FddEaPlus:
         *,
         seed: int,
         rounds: Annotated[int | None, Key("queries; null: 6 d", unit="rounds", ge=2)] = None,
-        initial: Annotated[
-            int | None, Key("points of the Latin hypercube that all nodes measure; null: 5 d", unit="points", ge=1)
-        ] = None,
-        participation: Annotated[
-            float | None,
-            Key("share of the nodes that take part in a round; lambda; null: 0.1, but at least 3 nodes", gt=0, le=1),
-        ] = None,
+        begin: SurrogateStart,
         share: Annotated[
             float, Key("of the rounds that are FDD-EA; at least one round, and one is left", gt=0, lt=1)
         ] = 0.25,
         acquisition: Annotated[Literal["f", "l", "g"], Key("of FDD-EA, as there")] = "f",
-        mu: Annotated[float, Key("standard deviations that the acquisition subtracts", ge=0)] = 2.0,
-        epochs: Annotated[int, Key("passes over a node's samples; E", unit="epochs", ge=1)] = 20,
-        lr: Annotated[float, Key("learning rate of the networks; eta", gt=0)] = 0.12,
-        population: Annotated[
-            int, Key("of the genetic algorithm on the acquisition", unit="points", ge=2, multiple_of=2)
-        ] = 100,
-        generations: Annotated[int, Key("of that algorithm; g", ge=1)] = 100,
+        mu: Deviations = 2.0,
+        descent: NetworkDescent,
+        search: AcquisitionSearch,
         finals: Annotated[
             Literal["mean", "literal"],
             Key("all nodes measure the best points at the end, and the mean decides; or the means so far do"),
         ] = "mean",
-        finalists: Annotated[
-            int, Key("most points that all nodes measure at the end", unit="points", ge=1, le=1000)
-        ] = 5,
-        runs: Annotated[int, Key("side by side, of seeds seed, seed + 1, …", unit="runs", ge=1, le=1000)] = 1,
+        finalists: Finalists = 5,
+        runs: Runs = 1,
     ) -> None:
         d = len(task.space)
         self.seed, self.step, self._runs, self._space = seed, 0, runs, task.space
         queries = 6 * d if rounds is None else rounds
         self._first = min(max(1, round(share * queries)), queries - 1)
-        self._start = start_points(task, seed, runs, 5 * d if initial is None else initial)
-        self._participation = Participation(seed, runs, participation)
+        self._start = start_points(task, seed, runs, 5 * d if begin.initial is None else begin.initial)
+        self._participation = Participation(seed, runs, begin.participation)
         self._participation.warn_of_no_spread(task.nodes, "mu", mu)
         self.fewest = self._participation.count(task.nodes)
         self._rounds = SurrogateRounds(
             task, seed=seed, runs=runs, start=self._start, participation=self._participation, distinct=False,
-            acquisition=acquisition, mu=mu, centres=2 * d + 1, epochs=epochs, lr=lr, reading="workable", starts=3,
-            most=0, population=population, generations=generations,
+            acquisition=acquisition, mu=mu, search=search,
+            training=SurrogateTraining(centres=2 * d + 1, epochs=descent.epochs, lr=descent.lr),
         )  # fmt: skip
         self._known = Archive(runs, d)
         self._asked: Tensor | None = None

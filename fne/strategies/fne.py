@@ -29,11 +29,13 @@ Deviations
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor
 
+from fne.config.groups import Breeding, Generations, Loss, NodeSelection
 from fne.config.registry import Key, register
 from fne.core.contracts import Metrics, Result
 from fne.core.errors import RunError, SettingError
@@ -48,6 +50,23 @@ from fne.learning.task import LearningTask, Validation
 from fne.privacy.policy import Tasks
 
 
+@dataclass(frozen=True, kw_only=True)
+class Stagnation:
+    """When the multiplier on mutation grows, by how much, and how far."""
+
+    stagnation: Annotated[
+        Literal["match_last_n", "no_improvement", "off"],
+        Key("when the multiplier grows: validation accuracy equals one of the last n, or has no new best"),
+    ] = "match_last_n"
+    stagnation_window: Annotated[int, Key("n of stagnation", unit="generations", ge=1)] = 5
+    growth: Annotated[float, Key("factor on the multiplier at each stagnant generation", ge=1)] = 1.1
+    multiplier_max: Annotated[float, Key("upper bound of the multiplier", ge=1)] = 5.0
+    at_max: Annotated[
+        Literal["hold", "restart"],
+        Key("what the multiplier does beyond its bound: stay there, or begin at 1 again"),
+    ] = "hold"
+
+
 @register("strategy", "fne", lineage=True)
 class FNE:
     """Federated neuroevolution: the server selects, crosses and mutates models, nodes answer with their fitness."""
@@ -60,70 +79,17 @@ class FNE:
         *,
         seed: int,
         population: Annotated[int, Key("individuals a generation", unit="models", ge=2)] = 40,
-        rounds: Annotated[int, Key("generations", unit="generations", ge=1)] = 500,
+        rounds: Generations = 500,
         loss: Annotated[
-            Literal["nmse", "mse", "bce", "cross_entropy"],
-            Key("fitness: nmse sums the squared error over the outputs (eq. 5), mse averages it"),
+            Loss, Key("fitness: nmse sums the squared error over the outputs (eq. 5), mse averages it")
         ] = "nmse",
-        nodes: Annotated[
-            Literal["random_subset", "single_sample", "moving_window", "all"],
-            Key("who evaluates a generation: the paper's three choices, or everybody"),
-        ] = "random_subset",
-        subset_size: Annotated[int, Key("nodes in a random subset", unit="nodes", ge=1)] = 1,
-        subset_every: Annotated[int, Key("generations for which a subset is kept", unit="generations", ge=1)] = 1,
-        full_every: Annotated[
-            int, Key("all nodes evaluate every so many generations; 0: never", unit="generations", ge=0)
-        ] = 0,
-        samples_per_node: Annotated[
-            int,
-            Key("of a node, drawn anew each generation, the same for all individuals; 0: all", unit="samples", ge=0),
-        ] = 0,
-        window_size: Annotated[int, Key("nodes in the moving window", unit="nodes", ge=1)] = 1,
-        window_every: Annotated[
-            int, Key("generations after which the window moves on by one node", unit="generations", ge=1)
-        ] = 1,
+        nodes: NodeSelection,
         deal: Annotated[
             bool, Key("deal disjoint slices of the population to disjoint groups of all nodes: no node idles")
         ] = False,
         deal_groups: Annotated[int, Key("groups of nodes for deal", unit="groups", ge=2)] = 2,
-        selection: Annotated[
-            Literal["paper", "truncation", "tournament"],
-            Key("parents: the paper's n-1 fittest and one of the rest, the n fittest, or tournaments"),
-        ] = "paper",
-        parents: Annotated[int, Key("pool of parents, n", unit="models", ge=2)] = 10,
-        tournament_size: Annotated[int, Key("entrants of a tournament", unit="models", ge=1)] = 3,
-        crossover: Annotated[
-            Literal["kernelwise", "halving", "interleave", "mean"], Key("how two parents make a child")
-        ] = "kernelwise",
-        mutation: Annotated[
-            Literal["multiply", "offset", "mixed", "lognormal"],
-            Key("the paper's two, multiply and add, or a lognormal factor"),
-        ] = "multiply",
-        mutation_chance: Annotated[float, Key("probability that a gene mutates", ge=0, le=1)] = 0.1,
-        mutation_rate: Annotated[
-            float, Key("multiplication by U[1 - rate/100, 1 + rate/100]", unit="percent", ge=0, le=100)
-        ] = 20.0,
-        rate_max: Annotated[
-            float, Key("bound on rate times multiplier; below 100 no sign flips", unit="percent", gt=0, le=200)
-        ] = 100.0,
-        offset_rate: Annotated[float, Key("offset by U[-rate, rate]", unit="gene", ge=0)] = 0.05,
-        additive: Annotated[
-            float,
-            Key("mixed: additive part", unit="standard deviations of the layer's initial values", ge=0),
-        ] = 0.3,
-        sign_flip: Annotated[float, Key("lognormal: probability of a sign flip", ge=0, le=1)] = 0.0,
-        elites: Annotated[int, Key("fittest that live on unchanged", unit="models", ge=0)] = 0,
-        stagnation: Annotated[
-            Literal["match_last_n", "no_improvement", "off"],
-            Key("when the multiplier grows: validation accuracy equals one of the last n, or has no new best"),
-        ] = "match_last_n",
-        stagnation_window: Annotated[int, Key("n of stagnation", unit="generations", ge=1)] = 5,
-        growth: Annotated[float, Key("factor on the multiplier at each stagnant generation", ge=1)] = 1.1,
-        multiplier_max: Annotated[float, Key("upper bound of the multiplier", ge=1)] = 5.0,
-        at_max: Annotated[
-            Literal["hold", "restart"],
-            Key("what the multiplier does beyond its bound: stay there, or begin at 1 again"),
-        ] = "hold",
+        breeding: Breeding,
+        stagnation: Stagnation,
         patience: Annotated[
             int, Key("generations without a new best on validation that end the run; 0: never", ge=0)
         ] = 0,
@@ -133,30 +99,27 @@ class FNE:
         ] = "best",
     ) -> None:
         check_loss(loss, classification=task.classification)
-        if deal and (population % deal_groups or nodes != "random_subset"):
+        if deal and (population % deal_groups or nodes.nodes != "random_subset"):
             raise SettingError(
                 "strategy.deal", deal,
                 "used with nodes=random_subset and a population that deal_groups divides "
-                f"(population = {population}, deal_groups = {deal_groups}, nodes = {nodes})",
+                f"(population = {population}, deal_groups = {deal_groups}, nodes = {nodes.nodes})",
             )  # fmt: skip
-        self.seed = seed
-        self.horizon = rounds
-        self.step = 0
+        self.seed, self.horizon, self.step = seed, rounds, 0
         self._task = task
         self._options = fitness_options(task, loss)
-        self._choice = NodeChoice(
-            seed, nodes, subset_size, subset_every, full_every, samples_per_node, window_size, window_every
-        )
+        self._choice = NodeChoice(seed, nodes)
         self._deal, self._groups = deal, deal_groups
         variation = Variation(
-            selection=selection, parents=parents, tournament_size=tournament_size, crossover=crossover,
-            mutation=mutation, chance=mutation_chance, rate=mutation_rate / 100, rate_max=rate_max / 100,
-            offset_rate=offset_rate, additive=additive, sign_flip=sign_flip, elites=elites,
+            selection=breeding.selection, parents=breeding.parents, tournament_size=breeding.tournament_size,
+            crossover=breeding.crossover, mutation=breeding.mutation, chance=breeding.mutation_chance,
+            rate=breeding.mutation_rate / 100, rate_max=breeding.rate_max / 100, offset_rate=breeding.offset_rate,
+            additive=breeding.additive, sign_flip=breeding.sign_flip, elites=breeding.elites,
         )  # fmt: skip
         modules = (task.new_model(derive_seed(seed, "individual", i)) for i in range(population))
         genomes = torch.stack([task.layout.flatten(module) for module in modules])
         self.lineage, self.decision = Population(task.layout, genomes, variation, seed=seed), None
-        self._stagnation = _Stagnation(stagnation, stagnation_window, growth, multiplier_max, at_max)
+        self._stagnation = _Stagnation(stagnation)
         self._patience, self._returns = patience, returns
         self._evaluations = 0
         self._fittest, self._buffers = genomes[0], task.buffers
@@ -180,7 +143,7 @@ class FNE:
         if self._deal:  # every node takes part
             slices = candidates["population"].chunk(self._groups)
             private = {node: {"population": slices[g]} for node, g in self._dealt(nodes).items()}
-            options = {**self._options, "samples": self._choice.samples_per_node}
+            options = {**self._options, "samples": self._choice.selection.samples_per_node}
             return Request(header, "fitness", tuple(private), common=sent, private=private, options=options)
         chosen, samples = self._choice(self.step, nodes)
         options = {**self._options, "samples": samples}
@@ -265,9 +228,8 @@ class FNE:
 class _Stagnation:
     """The multiplier on mutation's rate and chance (FNE, "Avoiding critical points"): starts at 1, bounded, reset."""
 
-    def __init__(self, kind: str, window: int, growth: float, maximum: float, at_max: str) -> None:
-        self._kind, self._window, self._growth, self._maximum = kind, window, growth, maximum
-        self._beyond = maximum if at_max == "hold" else 1.0
+    def __init__(self, settings: Stagnation) -> None:
+        self._settings = settings
         self._scores: list[float] = []
         self._best = -float("inf")
         self._stale = 0
@@ -275,15 +237,17 @@ class _Stagnation:
 
     def __call__(self, score: float) -> float:
         """Take in a generation's validation score and return the multiplier for the next one."""
-        if self._kind == "match_last_n":
+        settings = self._settings
+        if settings.stagnation == "match_last_n":
             stuck = score in self._scores
         else:
             self._stale = 0 if score > self._best else self._stale + 1
             self._best = max(self._best, score)
-            stuck = self._kind == "no_improvement" and self._stale >= self._window
-        self._scores = [*self._scores, score][-self._window :]
-        grown = self.multiplier * self._growth
-        self.multiplier = 1.0 if not stuck else grown if grown <= self._maximum else self._beyond
+            stuck = settings.stagnation == "no_improvement" and self._stale >= settings.stagnation_window
+        self._scores = [*self._scores, score][-settings.stagnation_window :]
+        grown = self.multiplier * settings.growth
+        beyond = settings.multiplier_max if settings.at_max == "hold" else 1.0
+        self.multiplier = 1.0 if not stuck else grown if grown <= settings.multiplier_max else beyond
         return self.multiplier
 
     def state_dict(self) -> dict[str, Any]:

@@ -19,11 +19,13 @@ Deviations and readings
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
 
+from fne.config.groups import Broadcasts, SwarmEvaluation
 from fne.config.registry import Key, register
 from fne.core.contracts import Metrics
 from fne.core.errors import SettingError
@@ -39,39 +41,40 @@ FASTEST = 1e30
 _HALF = 2**16 - 1
 
 
+@dataclass(frozen=True, kw_only=True)
+class Moves:
+    """Eq. (4), and how its step size adapts."""
+
+    w1: Annotated[
+        float | tuple[Annotated[float, Key("", ge=0, le=1)], ...],
+        Key("weight of the last velocity; several: of a swarm each", ge=0, le=1),
+    ] = 0.0
+    w2: Annotated[
+        float | tuple[Annotated[float, Key("", ge=0, le=1)], ...],
+        Key("weight of the way to the best; what w1 and w2 leave of 1 is that of the random move", ge=0, le=1),
+    ] = 0.3
+    alpha: Annotated[
+        float | tuple[Annotated[float, Key("", ge=0)], ...],
+        Key("factor on every move, in the first epoch or, if not adaptive, in all", ge=0),
+    ] = 1.0
+    adaptive: Annotated[
+        bool, Key("alpha doubles when losses change, and halves when they do not; else patience and changes do nothing")
+    ] = True
+    changes: Annotated[
+        Literal["any", "best"], Key("what must change: the loss of any particle, or that of the best")
+    ] = "any"
+    patience: Annotated[int, Key("epochs without a change after which alpha halves", unit="epochs", ge=1)] = 5
+    alpha_max: Annotated[float, Key("alpha doubles no further", gt=0, le=1e6)] = 1e6
+
+
 @register("strategy", "fsi", lineage=True)
 def fsi(
     task: LearningTask,
     *,
     seed: int,
     population: Annotated[int, Key("particles of a swarm; S", unit="models", ge=1)] = 20,
-    rounds: Annotated[
-        int,
-        Key("broadcasts: the first measures where particles begin, each further one is an epoch", unit="steps", ge=1),
-    ] = 1501,
-    loss: Annotated[
-        Literal["nmse", "mse", "bce", "cross_entropy"], Key("what particles are compared by, over all samples")
-    ] = "bce",
-    w1: Annotated[
-        float | tuple[Annotated[float, Key("", ge=0, le=1)], ...],
-        Key("weight of the last velocity; several: of a swarm each", ge=0, le=1),
-    ] = 0.0,
-    w2: Annotated[
-        float | tuple[Annotated[float, Key("", ge=0, le=1)], ...],
-        Key("weight of the way to the best; what w1 and w2 leave of 1 is that of the random move", ge=0, le=1),
-    ] = 0.3,
-    alpha: Annotated[
-        float | tuple[Annotated[float, Key("", ge=0)], ...],
-        Key("factor on every move, in the first epoch or, if not adaptive, in all", ge=0),
-    ] = 1.0,
-    adaptive: Annotated[
-        bool, Key("alpha doubles when losses change, and halves when they do not; else patience and changes do nothing")
-    ] = True,
-    changes: Annotated[
-        Literal["any", "best"], Key("what must change: the loss of any particle, or that of the best")
-    ] = "any",
-    patience: Annotated[int, Key("epochs without a change after which alpha halves", unit="epochs", ge=1)] = 5,
-    alpha_max: Annotated[float, Key("alpha doubles no further", gt=0, le=1e6)] = 1e6,
+    broadcasts: Broadcasts,
+    moves: Moves,
     start: Annotated[
         Literal["uniform", "model"], Key("where particles begin: each gene in [-spread, spread], or initialised models")
     ] = "uniform",
@@ -79,20 +82,11 @@ def fsi(
     swarms: Annotated[
         int, Key("independent ones of each setting; the best of all is the result", unit="swarms", ge=1)
     ] = 1,
-    one_vs_all: Annotated[
-        bool, Key("outputs that share no genes, and have a loss each, are models with swarms of their own")
-    ] = True,
-    exact_reduction: Annotated[
-        bool, Key("nodes reduce their samples once: exact for the squared error of a linear model")
-    ] = False,
-    validate_every: Annotated[
-        int, Key("steps from one validation to the next; the last is validated besides; 0: never", unit="steps", ge=0)
-    ] = 1,
+    evaluation: SwarmEvaluation,
 ) -> Swarming:
     """Federated swarm intelligence: particles move to the best and at random, with a step size that adapts."""
-    settings = _settings(w1, w2, alpha, alpha_max)
-    cells = settings.repeat_interleave(swarms, dim=0)
-    owner = owners_for(task, loss, apart=one_vs_all)
+    cells = _settings(moves).repeat_interleave(swarms, dim=0)
+    owner = owners_for(task, broadcasts.loss, apart=evaluation.one_vs_all)
     count = len(cells) * population
     if start == "uniform":
         words = Stream(seed, Purpose.SWARM_START).words(0, range(count), task.layout.size)
@@ -101,18 +95,12 @@ def fsi(
         modules = (task.new_model(derive_seed(seed, "individual", i)) for i in range(count))
         positions = torch.stack([task.layout.flatten(module) for module in modules])
     positions = positions.view(len(cells), population, -1)
-    rule = _Paper(
-        seed, positions, owner, cells, adaptive=adaptive, any_=changes == "any", patience=patience, alpha_max=alpha_max
-    )
-    return Swarming(
-        task, Swarm(positions, owner, rule), seed=seed, rounds=rounds, loss=loss, validate_every=validate_every,
-        exact_reduction=exact_reduction, lower="strategy.spread" if start == "uniform" else "",
-    )  # fmt: skip
+    swarm = Swarm(positions, owner, _Paper(seed, positions, owner, cells, moves))
+    lower = "strategy.spread" if start == "uniform" else ""
+    return Swarming(task, swarm, seed=seed, broadcasts=broadcasts, evaluation=evaluation, lower=lower)
 
 
-def _settings(
-    w1: float | tuple[float, ...], w2: float | tuple[float, ...], alpha: float | tuple[float, ...], alpha_max: float
-) -> Tensor:
+def _settings(moves: Moves) -> Tensor:
     """Return w1, w2 and alpha of each setting, float64 `[n, 3]`; single numbers serve all settings.
 
     Raises:
@@ -120,7 +108,7 @@ def _settings(
     """
     columns = {
         key: list(value) if isinstance(value, tuple | list) else [value]
-        for key, value in (("w1", w1), ("w2", w2), ("alpha", alpha))
+        for key, value in (("w1", moves.w1), ("w2", moves.w2), ("alpha", moves.alpha))
     }
     count = max(map(len, columns.values()))
     for key, values in columns.items():
@@ -132,32 +120,21 @@ def _settings(
     for first, second, scale in table.tolist():
         if first + second > 1 + 1e-9:
             raise SettingError("strategy.w2", second, f"at most 1 - strategy.w1 = {1 - first:.6g}")
-        if scale > alpha_max:
-            raise SettingError("strategy.alpha", scale, f"at most strategy.alpha_max = {alpha_max:g}")
+        if scale > moves.alpha_max:
+            raise SettingError("strategy.alpha", scale, f"at most strategy.alpha_max = {moves.alpha_max:g}")
     return table
 
 
 class _Paper:
     """Eq. (4) and the adaptive alpha of algorithm 1; a `fne.evolution.swarm.Rule`."""
 
-    def __init__(
-        self,
-        seed: int,
-        positions: Tensor,
-        owner: Tensor,
-        cells: Tensor,
-        *,
-        adaptive: bool,
-        any_: bool,
-        patience: int,
-        alpha_max: float,
-    ) -> None:
+    def __init__(self, seed: int, positions: Tensor, owner: Tensor, cells: Tensor, settings: Moves) -> None:
         first, second, alpha = cells.unbind(dim=1)
         third = (1 - first - second).clamp_min(0)
         third = torch.where(third < 1e-9, 0.0, third)  # 1 - 0.2 - 0.8 is not 0
         self._weights = [weight.float().view(-1, 1, 1) for weight in (first, second, third)]
         self._owner, self._moves = owner, Stream(seed, Purpose.SWARM_MOVE)
-        self._adaptive, self._any, self._patience, self._largest = adaptive, any_, patience, alpha_max
+        self._settings = settings
         self._velocities = torch.zeros_like(positions)
         self._next = self._velocities
         self._alpha = alpha.unsqueeze(1).repeat(1, int(owner.max()) + 1)
@@ -182,14 +159,15 @@ class _Paper:
 
     def learn(self, better: Tensor, best: Tensor, told: Tensors) -> Metrics:
         self._velocities = self._next
-        if self._adaptive:
+        if self._settings.adaptive:
             # that the best is another one, or has another loss, means that it moved
-            changed = better.any(dim=1) if self._any else better.gather(1, best.unsqueeze(1)).squeeze(1)
+            moved = better if self._settings.changes == "any" else better.gather(1, best.unsqueeze(1))
+            changed = moved.any(dim=1)
             self._still = torch.where(changed, 0, self._still + 1)
-            halved = self._still == self._patience
+            halved = self._still == self._settings.patience
             self._still = torch.where(halved, 0, self._still)
             factor = torch.where(changed, 2.0, torch.where(halved, 0.5, 1.0))
-            self._alpha = (self._alpha * factor).clamp(LEAST_ALPHA, self._largest)
+            self._alpha = (self._alpha * factor).clamp(LEAST_ALPHA, self._settings.alpha_max)
         return {"alpha": float(self._alpha.mean())}
 
     def state_dict(self) -> dict[str, Tensor]:

@@ -26,11 +26,13 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import Annotated, Literal
+from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
+from fne.config.groups import Broadcasts, SwarmEvaluation
 from fne.config.registry import Key, register
 from fne.core.contracts import Metrics
 from fne.core.messages import Tensors
@@ -46,87 +48,64 @@ BOUNDS = (1e-30, 1e6)
 """Bounds of a step size and of a width: beyond them nothing comes back."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Moves:
+    """How particles move, and how their step sizes and widths adapt."""
+
+    sigma: Annotated[float, Key("first step size", unit="standard deviations of the layer's initial values", gt=0)] = (
+        1.0
+    )
+    attraction: Annotated[float, Key("largest part of the way to the best that a move takes", ge=0, le=1)] = 0.3
+    direction: Annotated[float, Key("weight of the shared direction in a move; that of the random part is 1", ge=0)] = (
+        1.0
+    )
+    memory: Annotated[float, Key("share of the direction that stays from step to step", ge=0, lt=1)] = 0.7
+    growth: Annotated[float, Key("factor on a particle's step size where its move succeeds", gt=1)] = 1.5
+    widths: Annotated[
+        float, Key("learning rate of the genes' own widths, as a share of that of snes; 0: all stay 1", ge=0, le=1)
+    ] = 0.2
+
+
 @register("strategy", "fsi_shared", lineage=True)
 def fsi_shared(
     task: LearningTask,
     *,
     seed: int,
     population: Annotated[int, Key("particles of a swarm", unit="models", ge=2)] = 20,
-    rounds: Annotated[
-        int,
-        Key("broadcasts: the first measures where particles begin, each further one is an epoch", unit="steps", ge=1),
-    ] = 1501,
-    loss: Annotated[
-        Literal["nmse", "mse", "bce", "cross_entropy"], Key("what particles are compared by, over all samples")
-    ] = "bce",
-    sigma: Annotated[
-        float, Key("first step size", unit="standard deviations of the layer's initial values", gt=0)
-    ] = 1.0,
-    attraction: Annotated[float, Key("largest part of the way to the best that a move takes", ge=0, le=1)] = 0.3,
-    direction: Annotated[
-        float, Key("weight of the shared direction in a move; that of the random part is 1", ge=0)
-    ] = 1.0,
-    memory: Annotated[float, Key("share of the direction that stays from step to step", ge=0, lt=1)] = 0.7,
-    growth: Annotated[float, Key("factor on a particle's step size where its move succeeds", gt=1)] = 1.5,
-    widths: Annotated[
-        float, Key("learning rate of the genes' own widths, as a share of that of snes; 0: all stay 1", ge=0, le=1)
-    ] = 0.2,
+    broadcasts: Broadcasts,
+    moves: Moves,
     penalty: Annotated[
         float, Key("what the server adds to a loss: half of this times the sum of a model's squared genes", ge=0)
     ] = 0.0,
-    one_vs_all: Annotated[
-        bool, Key("outputs that share no genes, and have a loss each, are models with swarms of their own")
-    ] = True,
-    exact_reduction: Annotated[
-        bool, Key("nodes reduce their samples once: exact for the squared error of a linear model")
-    ] = False,
-    validate_every: Annotated[
-        int, Key("steps from one validation to the next; the last is validated besides; 0: never", unit="steps", ge=0)
-    ] = 1,
+    evaluation: SwarmEvaluation,
 ) -> Swarming:
     """Swarm of the FSI paper with a step size for each particle and a direction learnt from all their moves."""
     modules = (task.new_model(derive_seed(seed, "individual", i)) for i in range(population))
     positions = torch.stack([task.layout.flatten(module) for module in modules]).unsqueeze(0)
-    owner = owners_for(task, loss, apart=one_vs_all)
-    rule = _Shared(
-        seed, task.layout, positions, owner, sigma=sigma, attraction=attraction, direction=direction, memory=memory,
-        growth=growth, widths=widths,
-    )  # fmt: skip
+    owner = owners_for(task, broadcasts.loss, apart=evaluation.one_vs_all)
+    swarm = Swarm(positions, owner, _Shared(seed, task.layout, positions, owner, moves))
     return Swarming(
-        task, Swarm(positions, owner, rule), seed=seed, rounds=rounds, loss=loss, validate_every=validate_every,
-        exact_reduction=exact_reduction, penalty=penalty, lower="strategy.penalty" if penalty else "",
+        task, swarm, seed=seed, broadcasts=broadcasts, evaluation=evaluation, penalty=penalty,
+        lower="strategy.penalty" if penalty else "",
     )  # fmt: skip
 
 
 class _Shared:
     """A `fne.evolution.swarm.Rule`."""
 
-    def __init__(
-        self,
-        seed: int,
-        layout: Layout,
-        positions: Tensor,
-        owner: Tensor,
-        *,
-        sigma: float,
-        attraction: float,
-        direction: float,
-        memory: float,
-        growth: float,
-        widths: float,
-    ) -> None:
+    def __init__(self, seed: int, layout: Layout, positions: Tensor, owner: Tensor, settings: Moves) -> None:
         swarms, particles, genes = positions.shape
         self._genes = [torch.nonzero(owner == model)[:, 0] for model in range(int(owner.max()) + 1)]
         self._layout, self._deviations, self._owner = layout, layout.deviations(), owner
         self._scales = layout.scales()
         self._noise = Perturbations(seed, swarms * particles, genes)
         self._ways = Stream(seed, Purpose.SWARM_MOVE)
-        self._attraction, self._weight, self._memory, self._growth = attraction, direction, memory, growth
+        self._settings = settings
         self._direction = torch.zeros(swarms, genes, dtype=torch.float64)
         self._widths = torch.ones_like(self._direction)
         rates = [(3 + math.log(len(own))) / (5 * math.sqrt(len(own))) for own in self._genes]
-        self._rates = torch.tensor(rates, dtype=torch.float64)[owner] * (widths / 2)
-        self._steps = torch.full((swarms, particles, len(self._genes)), sigma, dtype=torch.float64)
+        self._rates = torch.tensor(rates, dtype=torch.float64)[owner] * (settings.widths / 2)
+        self._steps = torch.full((swarms, particles, len(self._genes)), settings.sigma, dtype=torch.float64)
         self._utilities = shaping.utilities(torch.arange(particles))
         self._unit = UNIT / float(self._utilities.square().sum().sqrt())
         self._step = 0
@@ -135,9 +114,10 @@ class _Shared:
         swarms, particles, genes = positions.shape
         self._step = step
         move = self._noise(step).float().mul_(UNIT).view_as(positions)
-        move += (self._direction * self._weight).float().unsqueeze(1)
+        move += (self._direction * self._settings.direction).float().unsqueeze(1)
         move *= self._steps.float()[:, :, self._owner] * (self._scales * self._widths).float().unsqueeze(1)
-        way = self._ways.uniform(step, range(swarms * particles), genes).view_as(positions).mul_(self._attraction)
+        way = self._ways.uniform(step, range(swarms * particles), genes).view_as(positions)
+        way.mul_(self._settings.attraction)
         return positions + move.add_(way.mul_(leaders.unsqueeze(1) - positions))
 
     def decide(self, gains: Tensor) -> Tensors:
@@ -152,11 +132,11 @@ class _Shared:
             part, ranked = parts[:, own], weights[swarm, :, model]
             towards[swarm, own] = shaping.weighted_sum(ranked, part) * self._unit
             wider[swarm, own] = shaping.weighted_sum(ranked, part, power=2) / VARIANCE  # weights sum up to 0
-        kept = self._memory
+        kept, growth = self._settings.memory, self._settings.growth
         self._direction = kept * self._direction + (1 - kept**2) ** 0.5 * towards
         self._widths = (self._widths * torch.exp(self._rates * wider)).clamp(*BOUNDS)
         # one success in five keeps the step size where it is
-        self._steps = (self._steps * torch.where(better, self._growth, self._growth**-0.25)).clamp(*BOUNDS)
+        self._steps = (self._steps * torch.where(better, growth, growth**-0.25)).clamp(*BOUNDS)
         return {"sigma": float(self._steps.mean())}
 
     def state_dict(self) -> dict[str, Tensor]:

@@ -14,6 +14,7 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
 from torch import Tensor
 
+from fne.config.groups import Deviations, GaussianSearch, PooledSearch
 from fne.config.registry import Key, register
 from fne.core.quiet import ignored
 from fne.core.randomness import generator
@@ -27,33 +28,25 @@ def gp_lcb(
     task: SearchTask,
     *,
     seed: int,
-    initial: Annotated[int | None, Key("points of the Latin hypercube; null: 5 d", unit="points", ge=1)] = None,
-    evaluations: Annotated[int | None, Key("after them; null: 6 d", unit="points", ge=0)] = None,
-    mu: Annotated[float, Key("standard deviations that the acquisition subtracts", ge=0)] = 2.0,
+    budget: PooledSearch,
+    mu: Deviations = 2.0,
     refit_every: Annotated[
         int, Key("length scales are fitted anew every so many evaluations", unit="evaluations", ge=1)
     ] = 10,
-    population: Annotated[
-        int, Key("of the genetic algorithm on the acquisition", unit="points", ge=2, multiple_of=2)
-    ] = 100,
-    generations: Annotated[int, Key("of that algorithm", ge=1)] = 50,
+    search: GaussianSearch,
     runs: Annotated[int, Key("one after another, of seeds seed, seed + 1, …", unit="runs", ge=1, le=1000)] = 1,
 ) -> ValueSearch:
     """Baseline on pooled data: a Gaussian process (Matern 5/2, a length scale a variable) and its LCB."""
-    d = len(task.space)
-    rule = _Process(seed, mu, refit_every, population, generations)
-    return ValueSearch(
-        task, seed=seed, runs=runs, initial=5 * d if initial is None else initial,
-        queries=6 * d if evaluations is None else evaluations, propose=rule.propose, memory=rule,
-    )  # fmt: skip
+    initial, queries = budget.points(len(task.space))
+    rule = _Process(seed, mu, refit_every, search)
+    return ValueSearch(task, seed=seed, runs=runs, initial=initial, queries=queries, propose=rule.propose, memory=rule)
 
 
 class _Process:
     """A process for each run; the hyper-parameters of its kernel are all that it remembers."""
 
-    def __init__(self, seed: int, mu: float, refit_every: int, population: int, generations: int) -> None:
-        self._seed, self._mu, self._every = seed, mu, refit_every
-        self._population, self._generations = population, generations
+    def __init__(self, seed: int, mu: float, refit_every: int, search: GaussianSearch) -> None:
+        self._seed, self._mu, self._every, self._settings = seed, mu, refit_every, search
         self._theta: dict[int, Any] = {}
 
     def propose(self, step: int, known: Archive) -> Tensor:
@@ -71,7 +64,7 @@ class _Process:
 
         best, _ = rcga.minimise(
             bound, x.shape[1], [generator(self._seed + run, "search", step)],
-            population=self._population, generations=self._generations,
+            population=self._settings.population, generations=self._settings.generations,
         )  # fmt: skip
         return best[0]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from fne.config.groups import Runs
 from fne.config.registry import Key, register
 from fne.problems.space import SearchTask
 from fne.search.value_search import ValueSearch
@@ -15,7 +16,7 @@ def latin_hypercube(
     *,
     seed: int,
     initial: Annotated[int | None, Key("all evaluations; null: 11 d", unit="points", ge=1)] = None,
-    runs: Annotated[int, Key("side by side, of seeds seed, seed + 1, …", unit="runs", ge=1, le=1000)] = 1,
+    runs: Runs = 1,
 ) -> ValueSearch:
     """Baseline on pooled data: points of a Latin hypercube, and no search."""
     count = 11 * len(task.space) if initial is None else initial

@@ -11,6 +11,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
+from fne.config.groups import PooledSearch, Runs
 from fne.config.registry import Key, register
 from fne.evolution import real_coded
 from fne.problems.space import SearchTask
@@ -23,15 +24,15 @@ def rcga(
     task: SearchTask,
     *,
     seed: int,
-    initial: Annotated[int | None, Key("points of the Latin hypercube; null: 5 d", unit="points", ge=1)] = None,
-    evaluations: Annotated[int | None, Key("after them; null: 6 d", unit="points", ge=0)] = None,
+    budget: PooledSearch,
     population: Annotated[int, Key("parents, and children of a generation", unit="points", ge=2, multiple_of=2)] = 20,
     crossover_eta: Annotated[float, Key("index of simulated binary crossover", ge=0)] = 15.0,
     mutation_eta: Annotated[float, Key("index of polynomial mutation", ge=0)] = 20.0,
-    runs: Annotated[int, Key("side by side, of seeds seed, seed + 1, …", unit="runs", ge=1, le=1000)] = 1,
+    runs: Runs = 1,
 ) -> ValueSearch:
     """Baseline on pooled data: a real-coded genetic algorithm without a surrogate."""
     d = len(task.space)
+    initial, queries = budget.points(d)
 
     def propose(step: int, known: Archive) -> Tensor:
         values = torch.where(known.values.isnan(), torch.inf, known.values)
@@ -48,7 +49,4 @@ def rcga(
             children.flatten(1, 2), uniform(population, d), eta=mutation_eta, chance=1 / d
         )
 
-    return ValueSearch(
-        task, seed=seed, runs=runs, initial=5 * d if initial is None else initial,
-        queries=6 * d if evaluations is None else evaluations, each=population, propose=propose,
-    )  # fmt: skip
+    return ValueSearch(task, seed=seed, runs=runs, initial=initial, queries=queries, each=population, propose=propose)

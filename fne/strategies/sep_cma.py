@@ -23,11 +23,12 @@ Deviations
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
+from fne.config.groups import CentreOutcome, Evolution, UsualPopulation
 from fne.config.registry import Key, register
 from fne.core.contracts import Metrics
 from fne.core.messages import Tensors
@@ -43,33 +44,16 @@ def sep_cma(
     task: LearningTask,
     *,
     seed: int,
-    population: Annotated[
-        int, Key("candidates a generation, at least 2; 0: the paper's 4 + floor(3 ln D)", unit="models", ge=0)
-    ] = 0,
-    rounds: Annotated[int, Key("generations", unit="generations", ge=1)] = 500,
-    loss: Annotated[
-        Literal["nmse", "mse", "bce", "cross_entropy"], Key("fitness: what the nodes' answers go by")
-    ] = "nmse",
-    subset_size: Annotated[int, Key("nodes in a generation, drawn at random", unit="nodes", ge=1)] = 1,
-    samples_per_node: Annotated[
-        int, Key("of a node, drawn anew each generation, the same for all candidates; 0: all", unit="samples", ge=0)
-    ] = 0,
+    population: UsualPopulation = 0,
+    evolution: Evolution,
     sigma: Annotated[
         float, Key("first step size", unit="standard deviations of the layer's initial values", gt=0)
     ] = 0.5,
-    validate_every: Annotated[
-        int, Key("generations from one validation to the next; the last is validated besides", unit="generations", ge=1)
-    ] = 1,
-    returns: Annotated[Literal["last", "best"], Key("model of the run: the last centre, or the best on validation")] = (
-        "last"
-    ),
+    outcome: CentreOutcome,
 ) -> Evolving:
     """Separable CMA-ES: step size and each gene's variance adapt along the paths that the centre takes."""
     proposer = _SepCMA(task, seed, population=population, sigma=sigma)
-    return Evolving(
-        task, proposer, seed=seed, rounds=rounds, loss=loss, subset_size=subset_size,
-        samples_per_node=samples_per_node, returns=returns, validate_every=validate_every,
-    )  # fmt: skip
+    return Evolving(task, proposer, seed=seed, evolution=evolution, outcome=outcome)
 
 
 class _SepCMA:

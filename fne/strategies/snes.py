@@ -23,11 +23,13 @@ Deviations
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal
+from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
+from fne.config.groups import CentreOutcome, Evolution, UsualPopulation
 from fne.config.registry import Key, register
 from fne.core.contracts import Metrics
 from fne.core.messages import Tensors
@@ -38,45 +40,31 @@ from fne.learning.evolving import Evolving, scheduled, usual_population
 from fne.learning.task import LearningTask
 
 
+@dataclass(frozen=True, kw_only=True)
+class Widths:
+    """How the centre and the widths move."""
+
+    sigma: Annotated[
+        float, Key("first width of the distribution", unit="standard deviations of the layer's initial values", gt=0)
+    ] = 0.5
+    eta_mu: Annotated[float, Key("learning rate of the centre", gt=0)] = 1.0
+    eta_final: Annotated[float, Key("share of eta_mu in the last generation; exponential in between", gt=0)] = 1.0
+    eta_sigma: Annotated[float, Key("learning rate of the widths; 0: the paper's (3 + ln D) / (5 sqrt(D))", ge=0)] = 0.0
+
+
 @register("strategy", "snes", lineage=True)
 def snes(
     task: LearningTask,
     *,
     seed: int,
-    population: Annotated[
-        int, Key("candidates a generation, at least 2; 0: the paper's 4 + floor(3 ln D)", unit="models", ge=0)
-    ] = 0,
-    rounds: Annotated[int, Key("generations", unit="generations", ge=1)] = 500,
-    loss: Annotated[
-        Literal["nmse", "mse", "bce", "cross_entropy"], Key("fitness: what the nodes' answers go by")
-    ] = "nmse",
-    subset_size: Annotated[int, Key("nodes in a generation, drawn at random", unit="nodes", ge=1)] = 1,
-    samples_per_node: Annotated[
-        int, Key("of a node, drawn anew each generation, the same for all candidates; 0: all", unit="samples", ge=0)
-    ] = 0,
-    sigma: Annotated[
-        float, Key("first width of the distribution", unit="standard deviations of the layer's initial values", gt=0)
-    ] = 0.5,
-    eta_mu: Annotated[float, Key("learning rate of the centre", gt=0)] = 1.0,
-    eta_final: Annotated[float, Key("share of eta_mu in the last generation; exponential in between", gt=0)] = 1.0,
-    eta_sigma: Annotated[
-        float, Key("learning rate of the widths; 0: the paper's (3 + ln D) / (5 sqrt(D))", ge=0)
-    ] = 0.0,
-    validate_every: Annotated[
-        int, Key("generations from one validation to the next; the last is validated besides", unit="generations", ge=1)
-    ] = 1,
-    returns: Annotated[Literal["last", "best"], Key("model of the run: the last centre, or the best on validation")] = (
-        "last"
-    ),
+    population: UsualPopulation = 0,
+    evolution: Evolution,
+    widths: Widths,
+    outcome: CentreOutcome,
 ) -> Evolving:
     """Separable natural evolution strategy: centre and each gene's width follow the natural gradient."""
-    proposer = _SNES(
-        task, seed, rounds, population=population, sigma=sigma, eta_mu=(eta_mu, eta_final), eta_sigma=eta_sigma
-    )
-    return Evolving(
-        task, proposer, seed=seed, rounds=rounds, loss=loss, subset_size=subset_size,
-        samples_per_node=samples_per_node, returns=returns, validate_every=validate_every,
-    )  # fmt: skip
+    proposer = _SNES(task, seed, evolution.rounds, population, widths)
+    return Evolving(task, proposer, seed=seed, evolution=evolution, outcome=outcome)
 
 
 class _SNES:
@@ -84,26 +72,16 @@ class _SNES:
 
     remedy = "strategy.sigma"
 
-    def __init__(
-        self,
-        task: LearningTask,
-        seed: int,
-        horizon: int,
-        *,
-        population: int,
-        sigma: float,
-        eta_mu: tuple[float, float],
-        eta_sigma: float,
-    ) -> None:
+    def __init__(self, task: LearningTask, seed: int, horizon: int, population: int, widths: Widths) -> None:
         self.genes = task.layout.flatten(task.new_model(derive_seed(seed, "global")))
         size = len(self.genes)
         self.population = usual_population(population, size)
         self._layout, self._deviations = task.layout, task.layout.deviations()
         self._scales = task.layout.scales()
         self._noise = Perturbations(seed, self.population, size)
-        self._sigma = torch.full((size,), sigma, dtype=torch.float64)
-        self._horizon, self._eta_mu = horizon, eta_mu
-        self._eta_sigma = eta_sigma or (3 + math.log(size)) / (5 * math.sqrt(size))
+        self._sigma = torch.full((size,), widths.sigma, dtype=torch.float64)
+        self._horizon, self._eta_mu = horizon, (widths.eta_mu, widths.eta_final)
+        self._eta_sigma = widths.eta_sigma or (3 + math.log(size)) / (5 * math.sqrt(size))
 
     def candidates(self, step: int) -> Tensors:
         widths = (self._scales * self._sigma).float()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -33,9 +34,8 @@ def test_noise_tells_nothing_of_the_number_of_records() -> None:
 def test_divided_by_what_a_node_has_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
     descend = dp_sgd._descend
 
-    def literal(worker: Any, node: Any, *given: Any) -> None:
-        draw, loss, lr, epochs, rate, _, clip, noise = given
-        descend(worker, node, draw, loss, lr, epochs, rate, round(rate * len(node.data)), clip, noise)
+    def literal(worker: Any, node: Any, draw: Any, training: Any) -> None:
+        descend(worker, node, draw, replace(training, batch_size=round(training.rate * len(node.data))))
 
     monkeypatch.setattr(dp_sgd, "_descend", literal)
     assert size_of_noise(70) < 0.6 * size_of_noise(35)

@@ -111,7 +111,7 @@ def test_a_request_without_a_relay_is_the_engines(log: Log) -> None:
 
 
 def test_without_a_result_nobody_is_asked_further(log: Log) -> None:
-    log.engine._quorum = 0
+    log.engine._settings = replace(log.engine._settings, quorum=0)
     round_ = Relaying(log).send(asked(Relay(("n0",), "look"), options={"fail": " ".join(NODES)}))
     assert (round_.replies, len(round_.failures), len(log.log)) == ((), 4, 1)
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fne import models
+from fne.config.groups import BatchTraining
 from fne.config.registry import load
 from fne.core.dataset import Samples
 from fne.core.messages import Header
@@ -68,12 +69,12 @@ def starts(worker: Worker, count: int) -> Tensor:
     return first + 0.05 * torch.randn(count, len(first), generator=generator("starts"))
 
 
-def descend_together(worker: Worker, *given: Any, together: int, **settings: Any) -> Tensor:
+def descend_together(worker: Worker, *given: Any, together: int) -> Tensor:
     worker.evaluator.plan = replace(worker.evaluator.plan, together=together)
-    return descent.descend_together(worker, *given, **settings)
+    return descent.descend_together(worker, *given)
 
 
-SETTINGS: dict[str, Any] = {"loss": "cross_entropy", "lr": 0.1, "epochs": 3, "batch_size": 7}
+TRAINING = BatchTraining(loss="cross_entropy", lr=0.1, epochs=3, batch_size=7)
 
 
 @pytest.mark.parametrize("case", ["cnn", "cnn colour", "vgg", "logistic"])
@@ -81,7 +82,7 @@ def test_a_model_is_trained_as_one_would_by_hand(case: str) -> None:
     """Plain torch, in its usual form of images, on the batches that the node's generator gives."""
     worker, node, module = made(case)
     start = starts(worker, 1)[0]
-    got = descend(worker, node, HEADER, start, {}, **SETTINGS).delta
+    got = descend(worker, node, HEADER, start, {}, TRAINING).delta
     worker.evaluator.layout.fill(module, start)
     optimizer, order = torch.optim.SGD(module.parameters(), lr=0.1), node.generator(HEADER, "batches")
     for _ in range(3):
@@ -99,20 +100,20 @@ def test_a_model_is_trained_as_one_would_by_hand(case: str) -> None:
 def test_side_by_side_they_become_what_they_do_one_after_another(case: str, together: int) -> None:
     worker, node, _ = made(case, shift=0 if case == "logistic" else 1)
     several = starts(worker, 5)
-    alone = descend_together(worker, node, HEADER, several, **SETTINGS, together=1)
-    aside = descend_together(worker, node, HEADER, several, **SETTINGS, together=together)
+    alone = descend_together(worker, node, HEADER, several, TRAINING, together=1)
+    aside = descend_together(worker, node, HEADER, several, TRAINING, together=together)
     torch.testing.assert_close(aside, alone, rtol=1e-4, atol=2e-6)
     assert (alone[0] - alone[1]).abs().max() > 1e-4
-    assert torch.equal(descend_together(worker, node, HEADER, several, **SETTINGS, together=0), alone)  # on a CPU
+    assert torch.equal(descend_together(worker, node, HEADER, several, TRAINING, together=0), alone)  # on a CPU
 
 
 @pytest.mark.parametrize("together", [1, 3])
 def test_one_that_diverges_leaves_the_others_alone(together: int) -> None:
     worker, node, _ = made("cnn")
     several = starts(worker, 3)
-    wanted = descend_together(worker, node, HEADER, several, **SETTINGS, together=together)
+    wanted = descend_together(worker, node, HEADER, several, TRAINING, together=together)
     several[1] = 3e38
-    got = descend_together(worker, node, HEADER, several, **SETTINGS, together=together)
+    got = descend_together(worker, node, HEADER, several, TRAINING, together=together)
     assert got[1].isnan().all()
     assert torch.equal(got[[0, 2]], wanted[[0, 2]])
 
@@ -123,7 +124,7 @@ def test_what_is_evaluated_does_not_hang_on_what_was_trained(together: int) -> N
     worker, node, _ = made("cnn colour")
     several = starts(worker, 3)
     before = worker.evaluator.sample_losses(several, node.data, "cross_entropy")
-    descend_together(worker, node, HEADER, several, **SETTINGS, together=together)
+    descend_together(worker, node, HEADER, several, TRAINING, together=together)
     assert not worker.module.training
     assert all(p.is_contiguous() for p in worker.module.parameters())
     assert torch.equal(worker.evaluator.sample_losses(several, node.data, "cross_entropy"), before)
@@ -137,8 +138,8 @@ def test_on_a_gpu_a_generation_is_trained_together(case: str, monkeypatch: pytes
     here, node, _ = made(case)
     there, other, _ = made(case, device="cuda")
     several = starts(here, 5)
-    wanted = descend_together(here, node, HEADER, several, **SETTINGS, together=1)
+    wanted = descend_together(here, node, HEADER, several, TRAINING, together=1)
     for together in (0, 1, 5):
-        got = descend_together(there, other, HEADER, several, **SETTINGS, together=together)
+        got = descend_together(there, other, HEADER, several, TRAINING, together=together)
         assert got.device.type == "cpu"
         torch.testing.assert_close(got, wanted, rtol=1e-2, atol=1e-4)

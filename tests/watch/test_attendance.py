@@ -19,6 +19,7 @@ PLUGIN = '''
 from typing import Annotated
 
 from fne.learning.averaging import Averaging
+from fne.config.groups import LocalTraining
 from fne.config.registry import Key, register
 from fne.learning.node_tasks import train_payload, train_task
 from dataclasses import replace
@@ -49,8 +50,7 @@ class AtFew(Averaging):
 @register("strategy", "at_few")
 def at_few(task, *, seed, rounds: Annotated[int, Key("n", ge=1)] = 20, every: Annotated[int, Key("n", ge=1)] = 1):
     """Average as FedAvg does, at nodes most of which fail."""
-    made = AtFew(task, seed=seed, rounds=rounds, loss="cross_entropy", fraction=1.0, lr=0.1,
-                 options={"optimizer": "sgd"}, returns="last")
+    made = AtFew(task, seed=seed, rounds=rounds, training=LocalTraining(fraction=1.0, lr=0.1))
     made.every = every
     return made
 '''
