@@ -28,7 +28,7 @@ OUT = (
 )
 """The way out, from the server to the node."""
 BACK = (
-    ("fne.learning.node_tasks.fitness_task", "a node task, such as this one"),
+    ("fne.learning.fitness_tasks.fitness_task", "a node task, such as this one"),
     ("fne.federation.wire.reply_frame", "bytes are counted here"),
     ("fne.federation.wire.decode_reply", "nothing executable is read"),
     ("fne.federation.payloads.fault", "held to the form that is implied"),

@@ -65,9 +65,9 @@ class Node:
     """One data holder: its samples (on the worker's device), its memory between steps, its secrets.
 
     In a search it has an `objective` in the samples' place. `shift`: how far its inputs are moved at most whenever they
-    are taken for training, see `fne.learning.augment`. `policy` is what its owner lets it answer, `ledger` its account;
-    `run` is the run that it takes part in, `floor` the first step that it still answers.
-    A task replaces the tensors in `memory`, it does not write into them: a failed task is undone by name.
+    are taken for training, see `fne.learning.local_training`. `policy` is what its owner lets it answer, `ledger` its
+    account; `run` is the run that it takes part in, `floor` the first step that it still answers. A task replaces the
+    tensors in `memory`, it does not write into them: a failed task is undone by name.
     """
 
     name: str

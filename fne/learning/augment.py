@@ -1,4 +1,4 @@
-"""Inputs moved at random, so that a few of them show a model more than they are: of images and recordings."""
+"""Augmentation of training samples: random shifts of images and recordings, so that a few samples show more."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
-def moved(x: Tensor, reach: int, generator: torch.Generator) -> Tensor:
-    """Return each input moved by a draw of its own, evenly from -reach to reach along each axis; zeros come in.
+def random_shift(x: Tensor, reach: int, generator: torch.Generator) -> Tensor:
+    """Return each input random_shift by a draw of its own, evenly from -reach to reach along each axis; zeros come in.
 
     Args:
-        x: images `[N, C, H, W]`, moved along height and width, or recordings `[N, C, T]`, moved in time.
+        x: images `[N, C, H, W]`, random_shift along height and width, or recordings `[N, C, T]`, random_shift in time.
         reach: in pixels, or samples in time.
         generator: on the CPU, so that every device moves the same.
     """

@@ -1,25 +1,30 @@
-"""The server half of weight averaging: w + the weighted mean of the nodes' deltas. Methods in strategies/ name it.
+"""Server halves of weight averaging: the weights move by the weighted mean of the nodes' deltas.
 
 Source: McMahan et al., "Communication-efficient learning of deep networks from decentralized data", AISTATS 2017,
 algorithm 1. Replies are sums over samples, so `reduce="sum"` gives the weighted mean over the nodes that answered.
+
+Under differential privacy all nodes have the same weight and answer with their update alone. The sum of the updates is
+divided by the number of nodes that were asked, whoever answers, so the noise of the mean is that of the account, and no
+node's number of samples is needed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 from torch import Tensor
 
-from fne.config.groups import LocalTraining
+from fne.config.groups import Clients, LocalTraining, PrivateTraining
 from fne.core.contracts import Metrics, Result
 from fne.core.errors import RunError, SettingError
 from fne.core.messages import Header, Request, Round, Scalar
 from fne.core.randomness import derive_seed, draw_nodes
+from fne.evolution.genome import refuse_buffers
 from fne.evolution.losses import check_loss
-from fne.learning.node_tasks import BUFFER
-from fne.learning.task import LearningTask, Validation
-from fne.privacy.policy import Tasks
+from fne.learning.task import BUFFER, LearningTask, Validation
+from fne.privacy.accountant import Accountant, Conduct, report
+from fne.privacy.policy import Tasks, Terms
 
 
 class Averaging:
@@ -131,3 +136,142 @@ def _averaged(total: Tensor, samples: float, old: Tensor) -> Tensor:
     """Return the weighted mean in the buffer's own type; integers move by the rounded mean of their changes."""
     mean = total.double() / samples
     return mean.to(old.dtype) if old.is_floating_point() else (old.long() + mean.round().long()).to(old.dtype)
+
+
+class Account(Protocol):
+    """What a method has released so far, of those whom it protects."""
+
+    sampler: str
+    """How these are drawn, as `fne.privacy.accountant.Conduct` has it."""
+    records: bool
+    """Whether it protects single records, and not whole clients."""
+    unnoised: tuple[str, ...]
+    """What leaves a node without noise."""
+
+    def add(self, asked: Sequence[str], answered: int) -> None:
+        """Take in a round: who was asked, and how many have answered."""
+        ...
+
+    def accountant(self) -> Accountant:
+        """Return all releases of the one that has released most."""
+        ...
+
+    def planned(self, rounds: int, asked: int) -> Accountant:
+        """Return all that one may release which is in every round, with so many others."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything that goes on."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what `state_dict` returned."""
+        ...
+
+
+class PrivateAveraging:
+    """What methods that differ in how nodes protect themselves share; a `fne.core.contracts.Strategy`.
+
+    Args:
+        task: model and validation.
+        seed, rounds: of the run.
+        clients: which nodes take part in a round; a fixed number is drawn.
+        training: how they train, and the delta at which the account is told.
+        node_task: by which nodes train: yields `delta [D]` and `clients`, 1.
+        options: of that task, for a round with so many nodes.
+        returns: `best` on validation or `last`.
+        account: what is released.
+        secure: whether `secure` must be set; `None`: it may be.
+    """
+
+    def __init__(
+        self,
+        task: LearningTask,
+        *,
+        seed: int,
+        rounds: int,
+        clients: Clients,
+        training: PrivateTraining,
+        node_task: str,
+        options: Callable[[int], Mapping[str, Scalar]],
+        returns: str,
+        account: Account,
+        secure: bool | None = None,
+    ) -> None:
+        check_loss(training.loss, classification=task.classification)
+        refuse_buffers(task.buffers)
+        self.seed, self.horizon, self.step, self.secure = seed, rounds, 0, secure
+        self._account, self._clients, self._training, self._returns = account, clients, training, returns
+        self._node_task, self._options = node_task, options
+        self._weights = task.layout.flatten(task.new_model(derive_seed(seed, "global")))
+        self._validation = Validation(task, training.loss, self._weights)
+        self._asked: tuple[str, ...] = ()
+        self._names: set[str] = set()
+
+    @property
+    def done(self) -> bool:
+        """Whether the horizon is reached."""
+        return self.step >= self.horizon
+
+    def ask(self, nodes: Sequence[str]) -> Request:
+        """Return the global weights for this round's nodes."""
+        count = max(1, round(self._clients.fraction * len(nodes)))
+        self._asked = draw_nodes(nodes, count, self.seed, "nodes", self.step)
+        self._names.update(nodes)
+        options = {"loss": self._training.loss, **self._options(count)}
+        header = Header(self.seed, self.step)
+        return Request(header, self._node_task, self._asked, {"parameters": self._weights}, {}, options, reduce="sum")
+
+    def tell(self, round_: Round) -> Metrics:
+        """Move the global weights by the sum over the number asked, validate them, and account for the round."""
+        if not round_.replies:
+            raise RunError(f"round {self.step}: none of the nodes that take part has answered")
+        (reply,) = round_.replies
+        self._weights = (self._weights.double() + reply.payload["delta"].double() / len(self._asked)).float()
+        self._account.add(self._asked, int(reply.payload["clients"][0]))
+        self.step += 1
+        return {
+            "round": self.step, "evaluations": None, "loss_best": None, "loss_mean": None,
+            **self._validation(self._weights, {}, self.step), "nonfinite": 0,
+            "epsilon": self._account.accountant().epsilon(self._training.delta, tight=False).rdp,
+        }  # fmt: skip
+
+    @property
+    def tasks(self) -> Tasks:
+        """Node tasks that it asks for, see `fne.privacy.policy.Tasks`."""
+        constant = {key: value for key, value in self._options(1).items() if key not in ("noise", "clip")}
+        return {self._node_task: {"loss": self._training.loss, **constant}}
+
+    def terms(self) -> Terms:
+        """Return the noise that each node of this round adds, the clip, and what one tells that is in every round."""
+        options = self._options(len(self._asked))
+        return Terms(
+            float(options["noise"]), float(options["clip"]), self._account.planned(self.horizon, len(self._asked))
+        )
+
+    def privacy(self) -> dict[str, Any]:
+        """Return the accounted privacy of the run, as `fne.privacy.accountant.report` has it."""
+        units = None if self._account.records else len(self._names)
+        conduct = Conduct(units, self._account.sampler, unnoised=self._account.unnoised)
+        return report(self._account.accountant(), self._training.delta, conduct)
+
+    def result(self) -> Result:
+        """Return the model of the run, as `returns` says."""
+        return self._validation.best() if self._returns == "best" else self.champion()
+
+    def champion(self) -> Result:
+        """Return the global model of the round told last."""
+        return Result("model", self._weights)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return weights, best model, counters."""
+        return {
+            "step": self.step, "weights": self._weights, "validation": self._validation.state_dict(),
+            "names": sorted(self._names), "account": self._account.state_dict(),
+        }  # fmt: skip
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what `state_dict` returned."""
+        self.step, self._weights, self._names = state["step"], state["weights"], set(state["names"])
+        self._validation.load_state_dict(state["validation"])
+        self._account.load_state_dict(state["account"])

@@ -1,13 +1,13 @@
-"""The server half of methods that search without gradients and need only their candidates' fitness.
+"""Server half of gradient-free methods that need only their candidates' fitness.
 
-A method in strategies/ is a `Proposer`: it says what to evaluate and learns from the answers. Everything between it and
-the nodes is here: who evaluates, what crosses the wire, what does not count, validation, the run's result.
+A method in strategies/ is a `Proposer`: it says what to evaluate and learns from the answers. Everything between the
+method and the nodes is here: who evaluates, what crosses the wire, what does not count, validation, the run's result.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -16,14 +16,13 @@ from torch import Tensor
 from fne.config.groups import CentreOutcome, Evolution, NodeSelection
 from fne.core.contracts import Metrics, Result
 from fne.core.errors import RunError, SettingError
-from fne.core.messages import Header, Reply, Request, Round, Tensors
+from fne.core.messages import Header, Reply, Request, Round, Scalar, Tensors
 from fne.evolution import shaping
 from fne.evolution.losses import check_loss
 from fne.evolution.population import cleaned
 from fne.federation.lineage import Lineage
 from fne.federation.participation import NodeChoice
-from fne.learning.generation import fitness_options, mean_losses, sent_buffers
-from fne.learning.task import LearningTask, Validation
+from fne.learning.task import BUFFER, LearningTask, Validation
 from fne.privacy.policy import Tasks
 
 
@@ -214,3 +213,34 @@ def _votes(reply: Reply, count: int) -> Tensor:
     first_wins = shaping.unpacked(reply.payload["signs"], count // 2)
     second = torch.where(first_wins, 1.0, -1.0).double()  # a lower score is better
     return torch.cat([-second, second])
+
+
+def fitness_options(task: LearningTask, loss: str) -> dict[str, Scalar]:
+    """Return the options of node tasks that evaluate populations, but for `samples`."""
+    return {"loss": loss, "statistics": "batch"} if task.batch_norm == "batch" else {"loss": loss}
+
+
+def sent_buffers(task: LearningTask, buffers: Tensors) -> dict[str, Tensor]:
+    """Return what nodes need beside the population: the statistics where they are the server's."""
+    return {BUFFER + name: b for name, b in buffers.items()} if task.batch_norm == "server" else {}
+
+
+def mean_losses(
+    replies: Iterable[Reply], count: int, rows: Callable[[str], slice] | None = None
+) -> tuple[Tensor, Tensor]:
+    """Return the mean loss over samples and the samples of each individual, float64 `[P]` both.
+
+    An individual that nobody evaluated gets +inf.
+
+    Args:
+        replies: of the node task `fitness`, or their sum.
+        count: individuals, `P`.
+        rows: node -> the individuals that it evaluated; all of them if `None`.
+    """
+    total = torch.zeros(count, dtype=torch.float64)
+    samples = torch.zeros(count, dtype=torch.float64)
+    for reply in replies:
+        own = slice(0, count) if rows is None else rows(reply.node)
+        total[own] += reply.payload["loss"][:, 0].double()
+        samples[own] += float(reply.payload["samples"][0])
+    return torch.where(samples > 0, total / samples, torch.inf), samples

@@ -1,7 +1,7 @@
-"""Training by gradient descent inside a node, from weights that it was sent: of one model, or of several side by side.
+"""Local training by gradient descent inside a node, of one model or of several side by side, and the node task `train`.
 
-One after another is what a CPU does fastest, with filters and images in channels-last form; several side by side,
-`vmap` over the models, take 1.3 to 1.8 times as long there (benchmarks/descent.py), and spare a GPU its launches.
+A CPU is fastest with one model after another, with filters and images in channels-last form; several models side by
+side, `vmap` over the models, take 1.3 to 1.8 times as long there (benchmarks/descent.py), and spare a GPU its launches.
 """
 
 from __future__ import annotations
@@ -16,16 +16,19 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from fne.config.groups import BatchTraining
+from fne.config.groups import BatchTraining, GradientTraining
+from fne.config.registry import register
 from fne.core.errors import RunError
-from fne.core.messages import Header
+from fne.core.messages import Header, Request, Tensors
 from fne.core.randomness import seeded_initialisation
 from fne.evolution import losses as fitness
 from fne.evolution.evaluate import has_batch_norm
 from fne.evolution.genome import buffers_of, fill_buffers
-from fne.federation.node import Node
+from fne.federation.node import Node, payload_of
+from fne.federation.payloads import COUNT, Entry, Payload
 from fne.federation.worker import Worker
-from fne.learning.augment import moved
+from fne.learning.augment import random_shift
+from fne.learning.task import BUFFER, buffers_in
 
 OPTIMIZER = "optimizer."
 
@@ -195,7 +198,7 @@ def _training(
     def batches() -> Iterator[tuple[Tensor, Tensor]]:
         permuted = torch.randperm(len(data), generator=order).to(device)
         for batch in _batches(permuted, training.batch_size or len(data), module):
-            x = moved(data.x[batch], node.shift, shifts) if node.shift else data.x[batch]
+            x = random_shift(data.x[batch], node.shift, shifts) if node.shift else data.x[batch]
             yield x.contiguous(memory_format=torch.channels_last) if last else x, data.y[batch]
 
     module.train()
@@ -258,3 +261,55 @@ def _restore(optimizer: torch.optim.Optimizer, memory: dict[str, Tensor]) -> Non
             state.setdefault(int(index), {})[key] = value.clone()
     if state:
         optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
+
+
+def train_payload(request: Request, node: str) -> Payload:
+    """Return what `train` yields: the change of the parameters, the buffers, the loss and the number of samples."""
+    given = request.addressed(node)
+    buffers = {
+        name: Entry("float" if value.is_floating_point() else "int", tuple(value.shape))
+        for name, value in given.items() if name.startswith(BUFFER)
+    }  # fmt: skip
+    delta = Entry("float", tuple(given["parameters"].shape), finite="all")
+    return {"delta": delta, **buffers, "loss": Entry("float", (1,), finite="some"), "samples": COUNT}
+
+
+@register("task", "train", payload=train_payload, remedy="lower strategy.lr, or scale the data")
+def train_task(
+    worker: Worker,
+    nodes: Sequence[Node],
+    request: Request,
+    *,
+    training: GradientTraining,
+) -> Iterator[Tensors]:
+    """Train the given weights on each node's samples by gradient descent and answer with the change.
+
+    Takes `parameters [D]` and `buffer.*`. Yields `delta [D]` and float buffers times the sample count, the change of
+    integer buffers times the count as int64, `loss` (summed over the samples of the last epoch) and `samples`. Raises
+    `RunError` where training leaves the finite numbers.
+    """
+    for node in nodes:
+        given = payload_of(request, node)
+        before, count = buffers_in(given), len(node.data)
+        found = descend(
+            worker, node, request.header, given["parameters"], before, training, optimizer=training.optimizer,
+            momentum=training.momentum, mu=training.mu, state=node.memory if training.keep_optimizer else None,
+        )  # fmt: skip
+        sums = {BUFFER + name: _weighted_buffer(b, before[name].cpu(), count) for name, b in found.buffers.items()}
+        total = found.loss.cpu().reshape(1)
+        yield {"delta": found.delta * count, **sums, "loss": total, "samples": torch.tensor([count])}
+
+
+def private_payload(request: Request, node: str) -> Payload:
+    """Return what private trainings yield: the change of the parameters, and that one node has taken part."""
+    delta = Entry("float", tuple(request.addressed(node)["parameters"].shape), finite="all")
+    return {"delta": delta, "clients": Entry("int", (1,), least=1, most=1)}
+
+
+def _weighted_buffer(after: Tensor, before: Tensor, count: int) -> Tensor:
+    """Return what of a buffer is added up: floats times the samples, exact in float64; of integers the change.
+
+    Either way a buffer that nobody changes comes back with its bits from a plain sum. A secure one is exact for
+    integers only: of floats it keeps 32 bits after the binary point, and one that is out of range fails the node.
+    """
+    return after.double() * count if after.is_floating_point() else (after.long() - before.long()) * count

@@ -21,7 +21,7 @@ from fne.evolution.losses import check_loss, output_of, separable
 from fne.evolution.population import cleaned
 from fne.evolution.reduction import LOSSES, MOST_GENES
 from fne.evolution.swarm import Swarm, gains, owners
-from fne.learning.generation import fitness_options
+from fne.learning.evolving import fitness_options
 from fne.learning.task import LearningTask, Validation
 from fne.privacy.policy import Tasks
 

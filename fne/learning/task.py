@@ -96,3 +96,11 @@ class Validation:
         """Take over what `state_dict` returned."""
         self._best = (state["genes"], state["buffers"])
         self._best_score, self.best_step = state["score"], state["step"]
+
+
+BUFFER = "buffer."
+
+
+def buffers_in(tensors: Tensors) -> dict[str, Tensor]:
+    """Return the buffers among a message's tensors, by their name in the module."""
+    return {name.removeprefix(BUFFER): value for name, value in tensors.items() if name.startswith(BUFFER)}

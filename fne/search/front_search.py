@@ -12,6 +12,7 @@ Points lie in the cube [-1, 1]^d.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -28,7 +29,6 @@ from fne.evolution import real_coded, rvea
 from fne.privacy.policy import STEP, Tasks
 from fne.problems.space import FrontTask
 from fne.search.finals import STEPS, Finals
-from fne.search.front_settings import default_centres, default_initial, default_population
 from fne.search.release import release_request, released_fronts
 from fne.search.surrogate_rounds import (
     NOWHERE,
@@ -344,3 +344,19 @@ class FrontSearch:
 def _stacked(rows: Sequence[Tensor], order: Tensor) -> Tensor:
     """Return points `[r, q, d]` of several nodes as `[B, q, d]` in order; all have the same number of points."""
     return torch.cat(list(rows))[order]
+
+
+def default_initial(task: FrontTask) -> int:
+    """Return 11 d - 1 points, as FDD-EA-DH has them."""
+    return 11 * len(task.space) - 1
+
+
+def default_centres(task: FrontTask) -> int:
+    """Return how many centres the authors' networks have."""
+    return math.isqrt(task.objectives + len(task.space)) + 3
+
+
+def default_population(objectives: int) -> int:
+    """Return the most reference vectors: as the authors have for 3, 5, 10 and 20 objectives, for 6 and 8 as RVEA's."""
+    known = {2: 100, 3: 105, 4: 120, 5: 126, 6: 132, 7: 140, 8: 156, 9: 174}
+    return known.get(objectives, 230 + 19 * (objectives - 10))

@@ -33,9 +33,8 @@ from fne.core.errors import RunError
 from fne.core.messages import Request, Scalar, Tensors
 from fne.federation.node import Node, payload_of
 from fne.federation.worker import Worker
-from fne.learning.local_training import descend
-from fne.learning.node_tasks import private_payload
-from fne.learning.private_averaging import PrivateAveraging
+from fne.learning.averaging import PrivateAveraging
+from fne.learning.local_training import descend, private_payload
 from fne.learning.task import LearningTask
 from fne.privacy.accountant import Accountant, Mechanism, multiplier
 from fne.privacy.compression import clipped

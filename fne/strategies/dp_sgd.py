@@ -40,9 +40,9 @@ from fne.core.randomness import seeded_by
 from fne.evolution import losses as fitness
 from fne.federation.node import Node, payload_of
 from fne.federation.worker import Worker
-from fne.learning.augment import moved
-from fne.learning.node_tasks import private_payload
-from fne.learning.private_averaging import PrivateAveraging
+from fne.learning.augment import random_shift
+from fne.learning.averaging import PrivateAveraging
+from fne.learning.local_training import private_payload
 from fne.learning.task import LearningTask
 from fne.privacy.accountant import Accountant, Mechanism
 from fne.privacy.compression import clipped
@@ -102,7 +102,7 @@ def _descend(worker: Worker, node: Node, request: Request, training: RecordTrain
             drawn = draws(f"records of step {number}").chosen(len(data), training.rate).nonzero()[:, 0]
             for some in torch.split(drawn, TOGETHER) if len(drawn) else ():
                 batch = data.take(some.to(data.x.device))
-                x = moved(batch.x, node.shift, shifts) if node.shift else batch.x
+                x = random_shift(batch.x, node.shift, shifts) if node.shift else batch.x
                 found = gradients(worker, x, batch.y, training.loss).cpu()
                 total += (whole(found, clip, step) if noise else _clipped(found, clip)).sum(dim=0)
             if noise:

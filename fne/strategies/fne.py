@@ -45,7 +45,7 @@ from fne.evolution.losses import check_loss
 from fne.evolution.operators import order
 from fne.evolution.population import Population, Variation, cleaned
 from fne.federation.participation import NodeChoice
-from fne.learning.generation import fitness_options, mean_losses, sent_buffers
+from fne.learning.evolving import fitness_options, mean_losses, sent_buffers
 from fne.learning.task import LearningTask, Validation
 from fne.privacy.policy import Tasks
 

@@ -1,4 +1,4 @@
-"""Inputs moved at random: by whole places, each by its own draw, the same for all candidates."""
+"""Inputs random_shift at random: by whole places, each by its own draw, the same for all candidates."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import fne
 from fne.config.load import load_config
 from fne.core.errors import SettingError
 from fne.core.messages import Header, Request
-from fne.learning.augment import moved
+from fne.learning.augment import random_shift
 from fne.privacy.policy import Policy
 from fne.run.learning_run import build
 
@@ -23,9 +23,9 @@ def draw(seed: int = 0) -> torch.Generator:
 
 def test_a_recording_is_moved_in_time_with_all_its_channels() -> None:
     x = torch.tensor([[[1.0, 2, 3, 4], [5, 6, 7, 8]]]).repeat(200, 1, 1)
-    seen = {tuple(one[0].tolist()) for one in moved(x, 1, draw())}
+    seen = {tuple(one[0].tolist()) for one in random_shift(x, 1, draw())}
     assert seen == {(1, 2, 3, 4), (2, 3, 4, 0), (0, 1, 2, 3)}
-    for one in moved(x, 1, draw()):
+    for one in random_shift(x, 1, draw()):
         inside = one[0] != 0
         assert torch.equal(one[1][inside], one[0][inside] + 4)
 
@@ -34,7 +34,7 @@ def test_images_are_moved_as_torch_rolls_them_and_each_by_its_own_draw() -> None
     x = torch.randn(300, 2, 5, 4, generator=draw())
     wide = torch.nn.functional.pad(x, (2, 2, 2, 2))
     rolled = {(i, j): torch.roll(wide, (i, j), (2, 3))[:, :, 2:-2, 2:-2] for i in range(-2, 3) for j in range(-2, 3)}
-    made = moved(x, 2, draw())
+    made = random_shift(x, 2, draw())
     found = [[way for way, other in rolled.items() if torch.equal(other[n], made[n])] for n in range(len(x))]
     assert all(len(ways) == 1 for ways in found)
     assert {ways[0] for ways in found} == set(rolled)  # all 25 of them, in 300 draws
@@ -42,8 +42,8 @@ def test_images_are_moved_as_torch_rolls_them_and_each_by_its_own_draw() -> None
 
 def test_the_same_generator_moves_the_same() -> None:
     x = torch.randn(6, 3, 9)
-    assert torch.equal(moved(x, 3, draw(4)), moved(x, 3, draw(4)))
-    assert not torch.equal(moved(x, 3, draw(4)), moved(x, 3, draw(5)))
+    assert torch.equal(random_shift(x, 3, draw(4)), random_shift(x, 3, draw(4)))
+    assert not torch.equal(random_shift(x, 3, draw(4)), random_shift(x, 3, draw(5)))
 
 
 TOY = {

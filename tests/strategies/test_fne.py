@@ -17,7 +17,7 @@ from fne.core.errors import RunError, SettingError
 from fne.core.messages import Request, Tensors
 from fne.federation.node import Node
 from fne.federation.worker import Worker
-from fne.learning.node_tasks import fitness_task
+from fne.learning.fitness_tasks import fitness_task
 from fne.learning.task import LearningTask
 from fne.loop import run
 from tests.strategies.fne_parts import NODES, Build, Clouds, fne, linear, step

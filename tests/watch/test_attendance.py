@@ -21,7 +21,7 @@ from typing import Annotated
 from fne.learning.averaging import Averaging
 from fne.config.groups import LocalTraining
 from fne.config.registry import Key, register
-from fne.learning.node_tasks import train_payload, train_task
+from fne.learning.local_training import train_payload, train_task
 from dataclasses import replace
 
 

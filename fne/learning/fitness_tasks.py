@@ -1,9 +1,4 @@
-"""Node tasks that several methods share: `fitness`, `ranking` (no gradients) and `train` (the baselines).
-
-Payloads are sums over a node's samples with the sample count beside them: they can be added, masked and divided
-once, so a strategy that asks for `reduce="sum"` gets the weighted mean without seeing a single node. Those of `ranking`
-are as short as they can be instead, and cannot be added.
-"""
+"""Node tasks that evaluate a population: `fitness` answers with sums of losses, `ranking` with an order alone."""
 
 from __future__ import annotations
 
@@ -15,7 +10,7 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor
 
-from fne.config.groups import GradientTraining, Loss, Sampling
+from fne.config.groups import Loss, Sampling
 from fne.config.registry import Key, register
 from fne.core.dataset import Samples
 from fne.core.errors import RunError
@@ -26,10 +21,9 @@ from fne.evolution.rank_one import RankOne, individuals, received
 from fne.federation.node import Node, payload_of
 from fne.federation.payloads import COUNT, Entry, Payload
 from fne.federation.worker import Worker
-from fne.learning.augment import moved
-from fne.learning.local_training import descend
+from fne.learning.augment import random_shift
+from fne.learning.task import buffers_in
 
-BUFFER = "buffer."
 REDUCED = "reduced"
 
 
@@ -65,7 +59,7 @@ def fitness_task(
     float64: the same up to rounding, at a cost that does not depend on its samples.
 
     Raises:
-        RunError: `reduced` with another loss, with samples drawn or moved, or with a model that is not linear.
+        RunError: `reduced` with another loss, with samples drawn or random_shift, or with a model that is not linear.
         FneError: `per_output` with a loss that outputs do not have one by one.
     """
     if reduced:
@@ -187,69 +181,12 @@ def _candidates(worker: Worker, tensors: Tensors) -> Tensor | RankOne:
     return received(tensors, worker.evaluator.layout)
 
 
-def buffers_in(tensors: Tensors) -> dict[str, Tensor]:
-    """Return the buffers among a message's tensors, by their name in the module."""
-    return {name.removeprefix(BUFFER): value for name, value in tensors.items() if name.startswith(BUFFER)}
-
-
 def _drawn(node: Node, request: Request, count: int) -> Samples:
-    """Return `count` of a node's samples (0: all), drawn and moved by its public generators."""
+    """Return `count` of a node's samples (0: all), drawn and random_shift by its public generators."""
     part = node.data
     if 0 < count < len(part):
         picked = torch.randperm(len(part), generator=node.generator(request.header, "samples"))[:count]
         part = part.take(picked.to(part.x.device))
     if node.shift:
-        part = Samples(moved(part.x, node.shift, node.generator(request.header, "shift")), part.y, part.groups)
+        part = Samples(random_shift(part.x, node.shift, node.generator(request.header, "shift")), part.y, part.groups)
     return part
-
-
-def train_payload(request: Request, node: str) -> Payload:
-    """Return what `train` yields: the change of the parameters, the buffers, the loss and the number of samples."""
-    given = request.addressed(node)
-    buffers = {
-        name: Entry("float" if value.is_floating_point() else "int", tuple(value.shape))
-        for name, value in given.items() if name.startswith(BUFFER)
-    }  # fmt: skip
-    delta = Entry("float", tuple(given["parameters"].shape), finite="all")
-    return {"delta": delta, **buffers, "loss": Entry("float", (1,), finite="some"), "samples": COUNT}
-
-
-def private_payload(request: Request, node: str) -> Payload:
-    """Return what private trainings yield: the change of the parameters, and that one node has taken part."""
-    delta = Entry("float", tuple(request.addressed(node)["parameters"].shape), finite="all")
-    return {"delta": delta, "clients": Entry("int", (1,), least=1, most=1)}
-
-
-@register("task", "train", payload=train_payload, remedy="lower strategy.lr, or scale the data")
-def train_task(
-    worker: Worker,
-    nodes: Sequence[Node],
-    request: Request,
-    *,
-    training: GradientTraining,
-) -> Iterator[Tensors]:
-    """Train the given weights on each node's samples by gradient descent and answer with the change.
-
-    Takes `parameters [D]` and `buffer.*`. Yields `delta [D]` and float buffers times the sample count, the change of
-    integer buffers times the count as int64, `loss` (summed over the samples of the last epoch) and `samples`. Raises
-    `RunError` where training leaves the finite numbers.
-    """
-    for node in nodes:
-        given = payload_of(request, node)
-        before, count = buffers_in(given), len(node.data)
-        found = descend(
-            worker, node, request.header, given["parameters"], before, training, optimizer=training.optimizer,
-            momentum=training.momentum, mu=training.mu, state=node.memory if training.keep_optimizer else None,
-        )  # fmt: skip
-        sums = {BUFFER + name: _weighted_buffer(b, before[name].cpu(), count) for name, b in found.buffers.items()}
-        total = found.loss.cpu().reshape(1)
-        yield {"delta": found.delta * count, **sums, "loss": total, "samples": torch.tensor([count])}
-
-
-def _weighted_buffer(after: Tensor, before: Tensor, count: int) -> Tensor:
-    """Return what of a buffer is added up: floats times the samples, exact in float64; of integers the change.
-
-    Either way a buffer that nobody changes comes back with its bits from a plain sum. A secure one is exact for
-    integers only: of floats it keeps 32 bits after the binary point, and one that is out of range fails the node.
-    """
-    return after.double() * count if after.is_floating_point() else (after.long() - before.long()) * count
