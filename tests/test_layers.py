@@ -24,7 +24,7 @@ LAYERS = (
     ("fne.strategies", "fne.engines"),
     ("fne.watch", "fne.loop"),
     ("fne.run",),
-    ("fne.cli", "fne.optimizer", "fne"),
+    ("fne.cli", "fne.optimizer", "fne.extend", "fne"),
 )
 """The folders from the ground up. A module imports modules of its own folder, and of folders on its layer and below."""
 

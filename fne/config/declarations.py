@@ -126,10 +126,14 @@ def _meaning(annotation: Any, key: str, names: Mapping[str, Any]) -> Any:
 
 
 # ------------------------------------------------------------------------------------------------ source
+_GROUPED = (groups.__name__, "fne.extend")
+"""Modules from which a file can import groups: that of the groups, and that of plugins, which hands them on."""
+
+
 class Scope:
     """What the declarations of one source file may name beside the vocabulary, found without running the file.
 
-    These are aliases and groups that it imports from `fne.config.groups`, its own `NAME = Annotated[...]` and
+    These are aliases and groups that it imports from `fne.config.groups` or `fne.extend`, its own `NAME = Annotated[...]` and
     `NAME = Literal[...]`, and its own frozen dataclasses.
     """
 
@@ -145,7 +149,7 @@ class Scope:
             if not isinstance(node, ast.ImportFrom):
                 continue
             for alias in node.names:
-                value = vars(groups).get(alias.name) if node.module == groups.__name__ and not node.level else None
+                value = vars(groups).get(alias.name) if node.module in _GROUPED and not node.level else None
                 name = alias.asname or alias.name
                 if isinstance(value, type) and is_dataclass(value):
                     self._groups[name] = value

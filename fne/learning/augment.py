@@ -8,10 +8,10 @@ from torch import Tensor
 
 
 def random_shift(x: Tensor, reach: int, generator: torch.Generator) -> Tensor:
-    """Return each input random_shift by a draw of its own, evenly from -reach to reach along each axis; zeros come in.
+    """Return each input moved by a draw of its own, evenly from -reach to reach along each axis; zeros come in.
 
     Args:
-        x: images `[N, C, H, W]`, random_shift along height and width, or recordings `[N, C, T]`, random_shift in time.
+        x: images `[N, C, H, W]`, moved along height and width, or recordings `[N, C, T]`, moved in time.
         reach: in pixels, or samples in time.
         generator: on the CPU, so that every device moves the same.
     """

@@ -7,7 +7,7 @@ method and the nodes is here: who evaluates, what crosses the wire, what does no
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -83,6 +83,8 @@ class Evolving:
             each), `ranks` or `sign` (which the server weights by samples; scores are the mean ranks from 0, or for a
             pair (i, i + P/2) minus and plus its vote in [-1, 1]). A node on which no candidate has a finite loss fails
             by name, and the others go on, but for `fitness`: there its NaNs are in every sum, which ends the run.
+        node_task: the task by which nodes answer with `fitness`: its payload is that of the task `fitness`.
+        options: what `node_task` takes beside the options of the task `fitness`.
     """
 
     decision: Tensors | None
@@ -96,12 +98,14 @@ class Evolving:
         evolution: Evolution,
         outcome: CentreOutcome,
         uplink: str = "fitness",
+        node_task: str = "fitness",
+        options: Mapping[str, Scalar] | None = None,
     ) -> None:
         check_loss(evolution.loss, classification=task.classification)
         self.seed, self.horizon, self.step = seed, evolution.rounds, 0
         self.lineage, self.decision = proposer, None
-        self._task, self._outcome, self._uplink = task, outcome, uplink
-        self._options = fitness_options(task, evolution.loss)
+        self._task, self._outcome, self._uplink, self._node_task = task, outcome, uplink, node_task
+        self._options = {**fitness_options(task, evolution.loss), **(options or {})}
         self._choice = NodeChoice(
             seed, NodeSelection(subset_size=evolution.subset_size, samples_per_node=evolution.samples_per_node)
         )
@@ -118,7 +122,9 @@ class Evolving:
     def tasks(self) -> Tasks:
         """Node tasks that it asks for, see `fne.privacy.policy.Tasks`."""
         options = {**self._options, "samples": self._choice.selection.samples_per_node}
-        return {"fitness": options} if self._uplink == "fitness" else {"ranking": {**options, "answer": self._uplink}}
+        if self._uplink == "fitness":
+            return {self._node_task: options}
+        return {"ranking": {**options, "answer": self._uplink}}
 
     def ask(self, nodes: Sequence[str]) -> Request:
         """Return the candidates for the nodes chosen to evaluate them."""
@@ -126,7 +132,7 @@ class Evolving:
         common = {**self.lineage.candidates(self.step), **sent_buffers(self._task, self._buffers)}
         header, options = Header(self.seed, self.step), {**self._options, "samples": samples}
         if self._uplink == "fitness":
-            return Request(header, "fitness", chosen, common=common, options=options, reduce="sum")
+            return Request(header, self._node_task, chosen, common=common, options=options, reduce="sum")
         return Request(header, "ranking", chosen, common=common, options={**options, "answer": self._uplink})
 
     def tell(self, round_: Round) -> Metrics:

@@ -59,7 +59,7 @@ def fitness_task(
     float64: the same up to rounding, at a cost that does not depend on its samples.
 
     Raises:
-        RunError: `reduced` with another loss, with samples drawn or random_shift, or with a model that is not linear.
+        RunError: `reduced` with another loss, with samples drawn or moved, or with a model that is not linear.
         FneError: `per_output` with a loss that outputs do not have one by one.
     """
     if reduced:
@@ -182,7 +182,7 @@ def _candidates(worker: Worker, tensors: Tensors) -> Tensor | RankOne:
 
 
 def _drawn(node: Node, request: Request, count: int) -> Samples:
-    """Return `count` of a node's samples (0: all), drawn and random_shift by its public generators."""
+    """Return `count` of a node's samples (0: all), drawn and moved by its public generators."""
     part = node.data
     if 0 < count < len(part):
         picked = torch.randperm(len(part), generator=node.generator(request.header, "samples"))[:count]
