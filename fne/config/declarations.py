@@ -133,8 +133,8 @@ _GROUPED = (groups.__name__, "fne.extend")
 class Scope:
     """What the declarations of one source file may name beside the vocabulary, found without running the file.
 
-    These are aliases and groups that it imports from `fne.config.groups` or `fne.extend`, its own `NAME = Annotated[...]` and
-    `NAME = Literal[...]`, and its own frozen dataclasses.
+    These are aliases and groups that it imports from `fne.config.groups` or `fne.extend`, its own `NAME =
+    Annotated[...]` and `NAME = Literal[...]`, and its own frozen dataclasses.
     """
 
     def __init__(self, tree: ast.Module, path: Path) -> None:
