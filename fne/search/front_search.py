@@ -53,7 +53,7 @@ class FrontSearch:
         task: the space and the number of objectives.
         seed, runs: of the first run, and how many there are side by side.
         front: rounds, surrogates, acquisition, and the search in a round.
-        arithmetic, masking: of the sums, see `fne.search.front_tasks.Arithmetic`.
+        arithmetic, masking: of the sums, see `fne.config.groups.Arithmetic`.
         ending: whether the run ends with the owners' fronts, and which points all nodes measure then.
         secure: whether `secure` must be set, or must not.
     """

@@ -227,7 +227,12 @@ def test_the_example_of_the_docs(tmp_path: Path) -> None:
     settings, plain = entry("strategy", "careful").settings, entry("strategy", "fedprox").settings
     assert [*settings] == [key for key in plain if key != "mu"]
     assert (settings["lr"][1], plain["lr"][1], settings["rounds"][1]) == (0.01, 0.1, 20)
-    given = {"data": "toy", "model": "logistic", "plugins": [str(path)], "watch": {"tensorboard": False}}
+    given = {
+        "data": {"name": "toy", "nodes": 3},
+        "model": "logistic",
+        "plugins": [str(path)],
+        "watch": {"tensorboard": False},
+    }
     config = load_config({**given, "strategy": {"name": "careful", "local_epochs": 2}})
     strategy = build(config).strategy  # type: ignore[arg-type]
     options = strategy.tasks["train"]
