@@ -287,8 +287,8 @@ def test_fields_of_a_run_are_documented(tmp_path: Path) -> None:
         for path in folder.rglob("*"):
             shown = re.sub(r"(tfevents\.|step-).*?(\.pt|\.safetensors|$)", r"\1*\2", str(path.relative_to(folder)))
             assert path.is_dir() or f"`{shown}`" in text, f"config.md does not name {shown}"
-    for named, found in zip(documented, fields, strict=True):
-        assert (named - found, found - named) == (set(), set())
+    assert fields[0] <= documented[0]  # that every one of these is written, tests/watch/test_metrics.py asserts
+    assert fields[1] == documented[1]
 
 
 TWENTY = ("strategy.population=20", "strategy.subset_size=2")

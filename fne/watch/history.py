@@ -20,18 +20,10 @@ from fne.core.contracts import Metrics, Strategy
 from fne.core.errors import CheckpointError, FneError, RunError, SettingError
 from fne.core.files import append, verified, writing
 from fne.core.messages import Round
+from fne.watch.metrics import order
 
 FILE = "history.jsonl"
-_FIRST = (
-    "step", "round", "evaluations", "best_value", "loss_best", "loss_mean", "loss_worst", "accuracy_validation",
-    "nonfinite", "failures", "bytes_down", "bytes_up", "bytes_down_max", "bytes_up_max",
-    "payload_down", "payload_up", "payload_down_max", "payload_up_max", "catch_up", "snapshots",
-    "bytes_down_per_node", "bytes_down_per_node_max", "bytes_up_per_node", "bytes_up_per_node_max",
-    "payload_down_per_node", "payload_down_per_node_max", "payload_up_per_node", "payload_up_per_node_max",
-    "catch_up_per_node", "catch_up_per_node_max", "snapshots_total", "seconds",
-)  # fmt: skip
 _JSON = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
-_RANK = {name: rank for rank, name in enumerate((*_FIRST, "", "per_node"))}  # "": every other name, sorted
 
 
 class History:
@@ -187,7 +179,7 @@ def encode(metrics: Mapping[str, Any]) -> str:
 @functools.lru_cache(maxsize=8)  # steps have the same names
 def _ordered(names: tuple[str, ...]) -> tuple[str, ...]:
     shown = (name for name in names if not name.startswith("_"))
-    return tuple(sorted(shown, key=lambda name: (_RANK.get(name, _RANK[""]), name)))
+    return tuple(sorted(shown, key=order))
 
 
 def _plain(name: str, value: Any) -> Any:

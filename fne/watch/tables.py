@@ -18,48 +18,30 @@ from fne.core.errors import FneError
 from fne.core.files import CHANGED, damaged, verified
 from fne.privacy.score import NOTE, SCORE
 from fne.watch.history import FILE as HISTORY
+from fne.watch.metrics import SUMMARY
 
 FILE = "summary.json"
 Summary = dict[str, Any]
 Row = list[str]
 
-NUMBERS = (
-    "fold", "folds", "rounds", "steps", "evaluations", "accuracy_last", "accuracy_best", "accuracy_test",
-    "majority_test", "accuracy_test_subjects", "loss_last", "loss_test", "best_value", "bytes_down_per_node",
-    "bytes_up_per_node", "bytes_down_per_node_max", "bytes_up_per_node_max", "payload_down_per_node",
-    "payload_up_per_node", "payload_down_per_node_max", "payload_up_per_node_max", "catch_up_per_node",
-    "catch_up_per_node_max", "snapshots", "cpu_seconds", "cpu_seconds_total", "wall_seconds",
-)  # fmt: skip
-"""Fields of a summary that are numbers, or null where they have no meaning."""
-FIELDS = ("name", "method", "dataset", "split", "seed", *NUMBERS, "best_point", "model_sha256")
 NONE = "-"
-_HEADER = [
-    "run", "method", "data (split)", "seed", "test", "major-\nity", "best\nval.", "last\nval.", "rounds",
-    "evalu-\nations", "down\n/node", "up\n/node", "time\n(s)",
-]  # fmt: skip
+_NAMES = ["run", "method", "data (split)", "seed"]
 _DATA, _SEED = 2, 3
-_OF_SEARCHES = (
-    ("best_value", "best\nvalue", "best value: of the answer, after finals the mean of all nodes; smaller is better"),
-    ("front_size", "front", "front: distance of the published front to the true one (IGD), or how many points it has"),
-)  # fmt: skip
-"""Field of the summaries of searches, its column's title, and what is said below the table."""
+_FIELDS = {metric.name: metric for metric in SUMMARY}
+_RESULTS = {"accuracy_test": "", "loss_test": " loss", "igd": " IGD", "front_size": " points", "best_value": ""}
+"""Fields for the column `test`, with what follows the figure; a row shows the first one that its run has."""
+_COLUMNS = [metric for metric in SUMMARY if metric.column and metric.name not in (*_RESULTS, "cpu_seconds")]
+_BYTES = [metric for metric in SUMMARY if metric.bytes_column]
+_SEARCHES = {
+    "best_value": "best value: of the answer, after finals the mean of all nodes; smaller is better",
+    "front_size": "front: distance of the published front to the true one (IGD), or how many points it has",
+}
+"""Field that names the column `test` in a table of searches alone, and the caption of that table."""
 _CAPTION = (
     "test: the returned model on the test part, looked at once; best val.: maximum over all rounds on validation, "
     "the kind of figure that the FNE paper gives, optimistic"
 )
 _CHANCE = "; majority: chance, the accuracy on the test part of always answering its most frequent class"
-_BYTES = {
-    "down\npayload\nmean": "payload_down_per_node",
-    "down\npayload\nmax": "payload_down_per_node_max",
-    "down\nencoded\nmean": "bytes_down_per_node",
-    "down\nencoded\nmax": "bytes_down_per_node_max",
-    "of it\ncatch-up\nmean": "catch_up_per_node",
-    "snap-\nshots": "snapshots",
-    "up\npayload\nmean": "payload_up_per_node",
-    "up\npayload\nmax": "payload_up_per_node_max",
-    "up\nencoded\nmean": "bytes_up_per_node",
-    "up\nencoded\nmax": "bytes_up_per_node_max",
-}
 _BYTES_TITLE = "bytes a node over the run"
 _BYTES_CAPTION = (
     "payload: tensors alone; encoded: with the heads of messages; mean over all nodes, and the node with the most; "
@@ -69,7 +51,7 @@ _BYTES_CAPTION = (
 
 # ---------------------------------------------------------------------------------------------- summaries
 def read_summary(run_folder: Path) -> Summary:
-    """Return a finished run's `summary.json`, every one of `FIELDS` in it.
+    """Return a finished run's `summary.json`, every field of the table of metrics in it.
 
     Raises:
         FneError: there is none, or it is broken, or another file of what the run has yielded is.
@@ -91,10 +73,11 @@ def read_summary(run_folder: Path) -> Summary:
         )
     if not isinstance(summary, dict) or not isinstance(summary.get("method"), str):
         raise FneError(f"{path} is not the summary of a run (it names no method); {again}")
-    summary = {**dict.fromkeys(FIELDS), "name": Path(run_folder).name, **summary}
-    for key in NUMBERS:
-        if not isinstance(summary[key], int | float | None):
-            raise FneError(f"{path}: {key} = {summary[key]!r} is not a number; {again}")
+    summary = {**dict.fromkeys(_FIELDS), "name": Path(run_folder).name, **summary}
+    for metric in SUMMARY:
+        value = summary[metric.name]
+        if metric.kind == "number" and not isinstance(value, int | float | None):
+            raise FneError(f"{path}: {metric.name} = {value!r} is not a number; {again}")
     return summary
 
 
@@ -170,19 +153,28 @@ def comparison_table(summaries: Sequence[Summary]) -> Table:
     cells = [rows[0][column] for column in shared if rows[0][column] != NONE]
     title = ", ".join(f"seed {cell}" if cell.isdigit() else cell for cell in cells)
     chance = any(summary.get("majority_test") is not None for summary in summaries)
-    header, caption = _HEADER, _CAPTION + (_CHANCE if chance else "")
+    header, caption = _header(), _CAPTION + (_CHANCE if chance else "")
     searches = all(summary.get("accuracy_test") is summary.get("loss_test") is None for summary in summaries)
-    for key, label, said in _OF_SEARCHES:
+    for key, said in _SEARCHES.items():
         if searches and all(summary.get(key) is not None for summary in summaries):
-            header = ["problem" if cell.startswith("data") else label if cell == "test" else cell for cell in _HEADER]
-            caption = said
+            header, caption = _header(key), said
+            header[_DATA] = "problem"
     return _table(*_without(shared, header, rows), 2 if _DATA in shared else 3, title, caption)
 
 
 def markdown_table(summaries: Sequence[Summary], *, processor_time: bool = False) -> str:
     """Return `comparison_table` as Markdown, with seconds of the processor instead of the clock if asked for."""
-    header = [*_HEADER[:-1], "CPU (s)"] if processor_time else _HEADER
-    return _markdown(header, [_row(summary, processor_time) for summary in summaries], _DATA + 1)
+    seconds = "cpu_seconds" if processor_time else "wall_seconds"
+    return _markdown(_header(seconds=seconds), [_row(summary, seconds) for summary in summaries], _DATA + 1)
+
+
+def _header(result: str = "accuracy_test", seconds: str = "wall_seconds") -> Row:
+    return [*_NAMES, *(_FIELDS[key].column for key in (result, *_columns(seconds)))]
+
+
+def _columns(seconds: str) -> list[str]:
+    """Return the fields of the table of runs after the result, with one of the two fields of time."""
+    return [seconds if metric.name == "wall_seconds" else metric.name for metric in _COLUMNS]
 
 
 def federated(summaries: Sequence[Summary]) -> list[Summary]:
@@ -192,21 +184,21 @@ def federated(summaries: Sequence[Summary]) -> list[Summary]:
 
 def bytes_table(summaries: Sequence[Summary]) -> Table:
     """Return a table of what a node received and sent over the run, a row for each federated run or group."""
-    header, rows = _without([], ["run", *_BYTES], _bytes_rows(summaries))
+    header, rows = _without([], _bytes_header(), _bytes_rows(summaries))
     return _table(header, rows, 1, _BYTES_TITLE, _BYTES_CAPTION)
 
 
 def markdown_bytes(summaries: Sequence[Summary]) -> str:
     """Return `bytes_table` as Markdown, columns without a value too."""
-    return _markdown(["run", *_BYTES], _bytes_rows(summaries), 1)
+    return _markdown(_bytes_header(), _bytes_rows(summaries), 1)
+
+
+def _bytes_header() -> Row:
+    return ["run", *(metric.bytes_column for metric in _BYTES)]
 
 
 def _bytes_rows(summaries: Sequence[Summary]) -> list[Row]:
-    def show(key: str) -> Callable[[float], str]:
-        return _count if key == "snapshots" else human_bytes
-
-    runs = federated(summaries)
-    return [[_name(run), *(_cell(run, key, show(key)) for key in _BYTES.values())] for run in runs]
+    return [[_name(run), *(_cell(run, metric.name) for metric in _BYTES)] for run in federated(summaries)]
 
 
 def _without(columns: Sequence[int], header: Row, rows: Sequence[Row]) -> tuple[Row, list[Row]]:
@@ -248,44 +240,25 @@ def _name(summary: Summary) -> str:
     return str(summary.get("name") or NONE)
 
 
-def _cell(summary: Summary, key: str, show: Callable[[float], str], unit: str = "") -> str:
+def _cell(summary: Summary, key: str) -> str:
+    """Return a field as its unit is shown, with the deviation over seeds and folds where there are several runs."""
     value, std = summary.get(key), summary.get("std", {}).get(key)
     if value is None:
         return NONE
+    show, unit = _SHOWN_AS.get(_FIELDS[key].unit, (_count, ""))
     return (f"{show(value)} ± {show(std)}" if std else show(value)) + unit
 
 
-def _row(summary: Summary, processor_time: bool = False) -> Row:
-    def percent(key: str) -> str:
-        return _cell(summary, key, lambda x: f"{100 * x:.1f}", " %")
-
-    def significant(key: str, unit: str = "") -> str:
-        return _cell(summary, key, lambda x: f"{x:.4g}", unit)
-
-    if summary.get("accuracy_test") is not None:
-        test = percent("accuracy_test")
-    elif summary.get("loss_test") is not None:
-        test = significant("loss_test", " loss")
-    elif summary.get("igd") is not None:
-        test = significant("igd", " IGD")
-    elif summary.get("front_size") is not None:
-        test = significant("front_size", " points")
-    else:
-        test = significant("best_value")
+def _row(summary: Summary, seconds: str = "wall_seconds") -> Row:
+    result = next((key for key in _RESULTS if summary.get(key) is not None), "best_value")
+    test = _cell(summary, result)
     return [
         _name(summary),
         str(summary.get("method") or NONE),
         f"{summary.get('dataset') or NONE} ({split_of(summary)})",
         _seed_of(summary),
-        test,
-        percent("majority_test"),
-        percent("accuracy_best"),
-        percent("accuracy_last"),
-        _cell(summary, "rounds", _count),
-        _cell(summary, "evaluations", _count),
-        _cell(summary, "bytes_down_per_node", human_bytes),
-        _cell(summary, "bytes_up_per_node", human_bytes),
-        _cell(summary, "cpu_seconds" if processor_time else "wall_seconds", lambda x: f"{x:.1f}"),
+        test if test == NONE else test + _RESULTS[result],
+        *(_cell(summary, key) for key in _columns(seconds)),
     ]
 
 
@@ -300,6 +273,18 @@ def human_bytes(value: float) -> str:
             break
         value /= 1000
     return f"{value:.0f} {unit}" if value >= 100 else f"{value:.3g} {unit}"
+
+
+def _significant(value: float) -> str:
+    return f"{value:.4g}"
+
+
+_SHOWN_AS: dict[str, tuple[Callable[[float], str], str]] = {
+    "fraction": (lambda value: f"{100 * value:.1f}", " %"), "bytes": (human_bytes, ""),
+    **dict.fromkeys(("seconds", "processor seconds"), (lambda value: f"{value:.1f}", "")),
+    **dict.fromkeys(("loss", "objective", "points"), (_significant, "")),
+}  # fmt: skip
+"""How cells show a figure of each unit, and what follows the figure; all others are shown as counts."""
 
 
 def partition_table(counts: Sequence[Sequence[int]], node_names: Sequence[str], class_names: Sequence[str]) -> Table:

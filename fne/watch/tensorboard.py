@@ -14,34 +14,8 @@ from fne.core.errors import SettingError
 from fne.core.files import append, writing
 from fne.core.messages import Round
 from fne.watch.history import kept
+from fne.watch.metrics import TAGS
 
-_TRAFFIC = (
-    "bytes_down", "bytes_up", "payload_down", "payload_up",
-    "bytes_down_per_node", "bytes_up_per_node", "payload_down_per_node", "payload_up_per_node", "catch_up_per_node",
-    "bytes_down_per_node_max", "bytes_up_per_node_max", "payload_down_per_node_max", "payload_up_per_node_max",
-    "catch_up_per_node_max", "snapshots_total",
-)  # fmt: skip
-_TAGS = {
-    "loss_best": "fitness/best",
-    "loss_mean": "fitness/mean",
-    "loss_worst": "fitness/worst",
-    "best_value": "search/best_value",
-    "acquisition": "search/acquisition",
-    **{name: f"search/{name}" for name in ("igd", "front_size", "survivors")},
-    "accuracy_validation": "validation/accuracy",
-    "loss_validation": "validation/loss",
-    "diversity": "population/diversity",
-    "multiplier": "population/multiplier",
-    "nonfinite": "population/nonfinite",
-    **{name: f"traffic/{name}" for name in _TRAFFIC},
-    "seconds": "time/seconds",
-    "round": "time/round",
-    "evaluations": "time/evaluations",
-}
-_NOT_SHOWN = {
-    "step", "bytes_down_max", "bytes_up_max", "payload_down_max", "payload_up_max", "catch_up", "snapshots",
-}  # fmt: skip
-"""They are in the history; an event costs by its length."""
 _BINS = 30  # what TensorBoard draws
 
 
@@ -97,10 +71,10 @@ class TensorBoard:
         # One event a step: `add_scalar` for each name costs ten times as much, mostly in its queue.
         summary = Summary()
         for name, value in metrics.items():
+            tag = TAGS.get(name, f"method/{name}")
             if name == "failures":
-                summary.value.add(tag="nodes/failures", simple_value=len(value or ()))
-            elif _is_shown(name, value):
-                tag = _TAGS.get(name) or f"method/{name}"
+                summary.value.add(tag=tag, simple_value=len(value or ()))
+            elif tag and not name.startswith("_") and _is_finite(value):
                 sign = self.display_sign if tag.startswith("fitness/") else 1
                 summary.value.add(tag=tag, simple_value=sign * value)
         fitness = metrics.get("_fitness")
@@ -175,9 +149,8 @@ def _wait_for_a_later_name(folder: Path) -> None:
         time.sleep(0.05)
 
 
-def _is_shown(name: str, value: Any) -> bool:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    return number and name not in _NOT_SHOWN and not name.startswith("_") and math.isfinite(value)
+def _is_finite(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _bins(values: list[float]) -> tuple[Any, list[float]]:

@@ -65,7 +65,7 @@ class Totals:
         self._attendance.add(round_, metrics.get("_failed", {}))
         metrics["snapshots_total"] = self._snapshots
         metrics.update(self._per_node(metrics["_nodes"], federated=not member(strategy, "pooled")))
-        for name in ("round", "evaluations", "accuracy_validation", "loss_best", "loss_validation"):
+        for name in ("round", "evaluations", "accuracy_validation", "loss_validation"):
             self._figures[name] = metrics.get(name)
         accuracy = self._sound_accuracy
         if accuracy is not None and (self._accuracy_best is None or accuracy > self._accuracy_best):
