@@ -67,7 +67,7 @@ def config(method: str, **watch: Any) -> dict[str, Any]:
     return {"name": "run", "seed": 3, "engine": {"threads": 1}, **METHODS[method], "watch": seen}
 
 
-def long(method: str, rounds: int = 150) -> dict[str, Any]:
+def long(method: str, rounds: int = 110) -> dict[str, Any]:
     """Return settings of a run that lasts long enough to be hit."""
     changed = config(method, every=1, checkpoint_every=3)
     return {**changed, "strategy": {**changed["strategy"], "rounds": rounds}}
