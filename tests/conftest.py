@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -33,6 +34,23 @@ pytest.register_assert_rewrite(  # so that failing assertions of shared helpers 
 )
 
 Laboratory = Callable[..., SimpleNamespace]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Give each file to one worker, in order: what its tests share is then made once, not by every worker."""
+    from xdist.scheduler import LoadFileScheduling
+
+    if config.getvalue("dist") != "load":  # another one was asked for
+        return None
+    config.option.loadscopereorder = False  # files of few and long tests would be the last ones
+    return LoadFileScheduling(config, log)
+
+
+def pytest_collection_finish() -> None:
+    """Let the garbage collector pass over all that was imported, a million objects that stay."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -21,6 +21,7 @@ from fne.cli.main import app
 from fne.config import registry
 from fne.config.load import load_config
 from fne.config.sections import EvaluationSection, PolicySection, ProblemNodes, WatchSection
+from tests import processes
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted((ROOT / "docs").glob("*.md"))
@@ -74,8 +75,8 @@ TABLE_ROW = re.compile(r"^\| `(\w+)` \| ([^|]*) \|", re.MULTILINE)
 def test_an_example_config_runs_and_resumes_to_the_same_model(path: Path, tmp_path: Path) -> None:
     train = ["-m", "fne.cli.main", "train", "--quiet"]
     run([*train, str(path), "--out", "whole"], tmp_path)
-    run([*train, str(path), "--out", "parts", "--stop-after", "37"], tmp_path)
-    run([*train, "--resume", "parts"], tmp_path)
+    processes.run([*train, str(path), "--out", "parts", "--stop-after", "37"], cwd=tmp_path, check=True)
+    processes.run([*train, "--resume", "parts"], cwd=tmp_path, check=True)
     whole, parts = (json.loads((tmp_path / name / "summary.json").read_text()) for name in ("whole", "parts"))
     assert whole["model_sha256"] == parts["model_sha256"]
     assert whole["accuracy_test"] > 0.85  # chance is 1/2 and 1/3

@@ -23,7 +23,7 @@ import threading
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -76,6 +76,11 @@ class Entry:
         """First sentence of the docstring."""
         return self.doc.strip().split("\n\n")[0].replace("\n", " ").strip()
 
+    @cached_property
+    def model(self) -> type[BaseModel]:
+        """Pydantic model of the settings, which takes milliseconds to make: unknown keys, NaN, infinity are refused."""
+        return model_of(self.name, self.settings)
+
 
 _registered: dict[tuple[str, str], Any] = {}
 _traits: dict[tuple[str, str], dict[str, Any]] = {}
@@ -122,7 +127,7 @@ def catalogue(kind: str) -> dict[str, Entry]:
     """Return everything registered under `kind` by name, sorted, without importing it."""
     with _PLUGINS:
         found = {**_own_entries(), **_plugin_entries}
-    return {name: entry for (k, name), entry in sorted(found.items()) if k == kind}
+    return dict(sorted((name, entry) for (k, name), entry in found.items() if k == kind))
 
 
 def entry(kind: str, name: str) -> Entry:
@@ -149,7 +154,7 @@ def traits(kind: str, name: str) -> Mapping[str, Any]:
 
 def settings_model(found: Entry) -> type[BaseModel]:
     """Return a pydantic model of the entry's settings: unknown keys, NaN and infinities are refused."""
-    return model_of(found.name, found.settings)
+    return found.model
 
 
 # ------------------------------------------------------------------------------------------------ plugins

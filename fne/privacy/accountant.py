@@ -147,8 +147,6 @@ class Accountant:
 
     def _prv(self, delta: float, reach: float) -> float:
         """Return PRV's bound; raises `ValueError` where it is not tried, and whatever Opacus does."""
-        from opacus.accountants import PRVAccountant
-
         alike: dict[tuple[float, float], int] = {}
         for m, n in self.released.items():
             if m.sampling == "fixed" and m.counted < 1:
@@ -157,14 +155,7 @@ class Accountant:
         step = EPSILON_ERROR / math.sqrt(sum(alike.values()) * math.log(12_000 / delta) / 2)
         if reach > 600 or 2 * (reach + 3) / step * len(alike) > MOST_POINTS:  # exp overflows beyond 709
             raise ValueError("not tried, epsilon or the number of releases is too large")
-        prv = PRVAccountant()
-        prv.history = [(z, rate, n) for (z, rate), n in alike.items()]
-        errors = np.errstate(divide="ignore", over="raise", invalid="raise")  # log(0) at rate 1 does no harm
-        with ignored(), errors:
-            bound = float(prv.get_epsilon(delta, eps_error=EPSILON_ERROR))
-        if not math.isfinite(bound):
-            raise ValueError(f"it returned {bound}")
-        return max(bound, 0.0)
+        return _prv_bound(tuple((z, rate, n) for (z, rate), n in alike.items()), delta)
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that was released, as plain numbers and words."""
@@ -173,6 +164,21 @@ class Accountant:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over what `state_dict` returned."""
         self.released = {Mechanism(**fields): int(releases) for fields, releases in state["released"]}
+
+
+@lru_cache(maxsize=256)
+def _prv_bound(history: tuple[tuple[float, float, int], ...], delta: float) -> float:
+    """Return PRV's bound of multipliers, rates and numbers of releases; kept, as equal runs of a process share it."""
+    from opacus.accountants import PRVAccountant
+
+    prv = PRVAccountant()
+    prv.history = list(history)
+    errors = np.errstate(divide="ignore", over="raise", invalid="raise")  # log(0) at rate 1 does no harm
+    with ignored(), errors:
+        bound = float(prv.get_epsilon(delta, eps_error=EPSILON_ERROR))
+    if not math.isfinite(bound):
+        raise ValueError(f"it returned {bound}")
+    return max(bound, 0.0)
 
 
 def _check(key: str, value: object, holds: bool, allowed: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import subprocess
 import sys
 import warnings
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ from fne.config.load import list_bundled, load_config
 from fne.config.yaml_text import BROKEN, MOST_LEVELS, MOST_TEXT, MOST_VALUES, parse
 from fne.core.allocation import bounded
 from fne.core.errors import ConfigError, FneError, SettingError
+from tests import processes
 from tests.attacks.fuzzing import TIMES, luck
 
 
@@ -221,7 +221,7 @@ taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpages
 resource.setrlimit(resource.RLIMIT_AS, (taken + 10**8, taken + 10**8))
 assert 0 < left(torch.device("cpu")) <= 10**8
 """
-    subprocess.run([sys.executable, "-c", code], check=True)
+    processes.run(["-c", code], check=True)
 
 
 def test_a_size_beyond_what_torch_counts_is_told() -> None:

@@ -9,8 +9,6 @@ import json
 import random
 import re
 import shutil
-import subprocess
-import sys
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -28,6 +26,7 @@ from fne.core.files import with_digest
 from fne.run.train import load_model, train
 from fne.watch.history import History, read_history
 from fne.watch.plots import curves
+from tests import processes
 from tests.attacks.fuzzing import TIMES, luck
 
 TOY: dict[str, Any] = {
@@ -207,7 +206,7 @@ from fne.run.train import load_model, train
 loop.run = lambda *given, **more: os._exit(9)
 train({config!r}, out={str(tmp_path / "run")!r})
 """
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 9
+    assert processes.run(["-c", code]).returncode == 9
     assert train(None, resume=tmp_path / "run")["model_sha256"] == whole["model_sha256"]
 
 

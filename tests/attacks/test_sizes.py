@@ -5,13 +5,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from tests import processes
 from tests.attacks.fuzzing import TIMES, luck
 from tests.attacks.sizes import Case, cases, own
 
@@ -26,10 +25,7 @@ def found(tried: Sequence[Case], folder: Path) -> list[str]:
         environment["FNE_DATA"] = str(few_of(Path(os.environ["FNE_DATA"]), folder / "data"))
     while left:
         lines = "".join(json.dumps(dataclasses.asdict(case)) + "\n" for case in left)
-        done = subprocess.run(
-            [sys.executable, "-m", "tests.attacks.sizes"], input=lines, capture_output=True, text=True, check=False,
-            cwd=folder, env=environment,
-        )  # fmt: skip
+        done = processes.run(["-m", "tests.attacks.sizes"], text=lines, cwd=folder, env=environment, timeout=1800)
         told = [json.loads(line) for line in done.stdout.splitlines()]
         assert told, done.stderr
         verdicts = told[1::2]

@@ -12,7 +12,7 @@ import fne
 from fne.config.load import load_config
 from fne.core.errors import SettingError
 from fne.core.messages import Header, Request
-from fne.learning.augment import random_shift
+from fne.learning.local_training import random_shift
 from fne.privacy.policy import Policy
 from fne.run.learning_run import build
 

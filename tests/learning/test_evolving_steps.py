@@ -51,7 +51,7 @@ def quadratic(size: int, laboratory: Build) -> tuple[SimpleNamespace, Tensor]:
 )
 def test_a_quadratic_is_solved(laboratory: Build, name: str, settings: dict[str, Any], reached: float) -> None:
     lab, target = quadratic(6, laboratory)
-    strategy = make(name, lab.task, loss="mse", **{"population": 20, "rounds": 250, "subset_size": 3, **settings})
+    strategy = make(name, lab.task, loss="mse", **{"population": 20, "rounds": 180, "subset_size": 3, **settings})
     start = strategy.result().parameters
     run(strategy, lab.engine)
     distance = (strategy.result().parameters - target).square().mean() / (start - target).square().mean()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -15,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests import processes
 from tests.problems.parts import alive, gone, line, measure, why
 
 pytestmark = pytest.mark.usefixtures("own_folder")
@@ -221,10 +221,8 @@ for problem in (
 
 
 def test_processes_end_where_their_parent_is_killed() -> None:
-    parent = subprocess.Popen([sys.executable, "-c", PARENT])
-    pids = f"{appears(Path('pids'))} {appears(Path('pids_of_command'))}"
-    assert len(pids.split()) == 4
-    assert all(alive(int(pid)) for pid in pids.split())
-    parent.kill()
-    parent.wait()
+    with processes.Process(["-c", PARENT]):
+        pids = f"{appears(Path('pids'))} {appears(Path('pids_of_command'))}"
+        assert len(pids.split()) == 4
+        assert all(alive(int(pid)) for pid in pids.split())
     assert gone(pids)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -15,9 +13,11 @@ from fne.problems.external import MeasurementWarning
 from fne.problems.space import Problem
 from fne.run.train import train
 from fne.search.release import ReleaseWarning
+from tests import processes
 from tests.problems.parts import measure
 
 pytestmark = pytest.mark.usefixtures("own_folder")
+TRAIN = ("-m", "fne.cli.main", "train")
 SEARCH_IN_TWO = """
 import sys
 from pathlib import Path
@@ -35,19 +35,17 @@ assert torch.equal(values, torch.cat([(points - 1) ** 2, points**2], dim=2)), va
 
 @pytest.mark.parametrize("parallel", [1, 2])
 def test_a_killed_measurement_of_two_objectives_is_gone_on_with(parallel: int) -> None:
-    process = subprocess.Popen([sys.executable, "-c", SEARCH_IN_TWO, str(parallel)])
-    end = time.monotonic() + 60
-    while not (Path("calls.txt").exists() and len(Path("calls.txt").read_text().splitlines()) > 4):
-        assert time.monotonic() < end
-        time.sleep(0.01)
-    process.kill()
-    process.wait()
+    with processes.Process(["-c", SEARCH_IN_TWO, str(parallel)]):
+        end = time.monotonic() + 60
+        while not (Path("calls.txt").exists() and len(Path("calls.txt").read_text().splitlines()) > 4):
+            assert time.monotonic() < end
+            time.sleep(0.01)
     lines = [json.loads(line) for line in Path("measured.jsonl").read_text().splitlines()]
     assert lines
     for line in lines:
         x = json.loads(line["of"])[0]["x"]
         assert line["values"] == [(x - 1) ** 2, x**2]
-    subprocess.run([sys.executable, "-c", SEARCH_IN_TWO, str(parallel)], check=True, timeout=60)
+    processes.run(["-c", SEARCH_IN_TWO, str(parallel)], check=True, timeout=60)
     measured = Path("calls.txt").read_text().splitlines()
     assert len(set(measured)) == 18
     assert len(measured) <= 18 + parallel
@@ -73,17 +71,12 @@ def test_a_killed_run_measures_nothing_twice(parallel: int, tmp_path: Path) -> N
     calls = tmp_path / "calls.txt"
     words = ["run.yaml", "--out", "run"]
     for enough in (5, 14):
-        process = subprocess.Popen([sys.executable, "-m", "fne.cli.main", "train", *words, "-q"], cwd=tmp_path)
-        deadline = time.monotonic() + 60
-        while not (calls.exists() and len(calls.read_text().splitlines()) >= enough) and time.monotonic() < deadline:
-            time.sleep(0.01)
-        process.kill()
-        process.wait()
+        with processes.Process([*TRAIN, *words, "-q"], cwd=tmp_path):
+            end = time.monotonic() + 60
+            while not (calls.exists() and len(calls.read_text().splitlines()) >= enough) and time.monotonic() < end:
+                time.sleep(0.01)
         words = ["--resume", "run"]  # also where no step was finished
-    done = subprocess.run(
-        [sys.executable, "-m", "fne.cli.main", "train", "--resume", "run", "-q"], cwd=tmp_path, timeout=120, check=False
-    )
-    assert done.returncode == 0
+    processes.run([*TRAIN, "--resume", "run", "-q"], cwd=tmp_path, check=True)
     measured = calls.read_text().splitlines()
     # of each kill what was under way is measured again, at most as many as at once
     assert len(measured) >= 14
@@ -102,16 +95,14 @@ def test_a_full_disk_ends_a_run_whose_measurements_cannot_be_kept(parallel: int,
         "strategy: {name: fdd_ea, initial: 200, rounds: 1, participation: 1, generations: 2}\n"
         "watch: {tensorboard: false}\n"
     )
-    command = f"ulimit -f 24; exec {sys.executable} -m fne.cli.main train run.yaml -q --out run"  # blocks of 1024 bytes
-    full = subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    full = processes.run([*TRAIN, "run.yaml", "-q", "--out", "run"], cwd=tmp_path, blocks=24)
     assert full.returncode == 2
     assert full.stderr.startswith("fne: cannot write run/nodes/measured.jsonl: File too large; make room")
     assert full.stderr.count("\n") == 1
     journal = (tmp_path / "run" / "nodes" / "measured.jsonl").read_bytes()
     assert journal.endswith(b"}\n")
     assert all(json.loads(line)["values"] for line in journal.splitlines())
-    again = [sys.executable, "-m", "fne.cli.main", "train", "--resume", "run", "-q"]
-    subprocess.run(again, cwd=tmp_path, check=True, timeout=120, capture_output=True)
+    processes.run([*TRAIN, "--resume", "run", "-q"], cwd=tmp_path, check=True)
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["finished"]
 
 

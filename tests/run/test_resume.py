@@ -27,6 +27,7 @@ from fne.core.files import read_torch
 from fne.run.checkpoint import read_checkpoint
 from fne.run.train import train
 from fne.watch.history import read_history
+from tests import processes
 
 TOY = {"name": "toy", "nodes": 6}
 DIGITS = {"name": "mnist", "edition": "small", "nodes": 10}
@@ -66,7 +67,7 @@ def config(method: str, **watch: Any) -> dict[str, Any]:
     return {"name": "run", "seed": 3, "engine": {"threads": 1}, **METHODS[method], "watch": seen}
 
 
-def long(method: str, rounds: int = 150) -> dict[str, Any]:
+def long(method: str, rounds: int = 110) -> dict[str, Any]:
     """Return settings of a run that lasts long enough to be hit."""
     changed = config(method, every=1, checkpoint_every=3)
     return {**changed, "strategy": {**changed["strategy"], "rounds": rounds}}
@@ -366,15 +367,13 @@ def test_interrupt_finishes_the_step_and_ends_the_command(tmp_path: Path, refere
     settings = long("fne", rounds=100_000)
     (tmp_path / "mine.yaml").write_text(json.dumps(settings))
     folder = tmp_path / "runs" / "run-s0"
-    with subprocess.Popen(
-        [sys.executable, "-m", "fne.cli.main", "train", "mine.yaml", "--seeds", "0-1"],
-        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    ) as process:  # fmt: skip
+    with processes.Process(["-m", "fne.cli.main", "train", "mine.yaml", "--seeds", "0-1"], cwd=tmp_path) as process:
         end = time.monotonic() + 60
         while lines(folder) < 8 and process.poll() is None and time.monotonic() < end:
             time.sleep(0.01)
         process.send_signal(signal.SIGINT)
-        out, error = process.communicate(timeout=60)
+        process.wait(timeout=60)
+        out, error = process.out(), process.err()
     assert process.returncode == 130, error
     assert "Traceback" not in error
     steps = read_checkpoint(folder / "checkpoint.pt")["step"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -118,27 +119,41 @@ def test_values_that_made_a_finalist_have_no_part_in_the_decision(name: str, tmp
     assert lucky["best_value"] < summary["best_value"]
 
 
+@pytest.fixture(scope="module")
+def literal(tmp_path_factory: pytest.TempPathFactory) -> Callable[[dict[str, Any]], tuple[Path, int]]:
+    """Return `go(settings) -> run folder, evaluations` of the run with literal finals, each run once."""
+    known: dict[str, tuple[Path, int]] = {}
+
+    def go(given: dict[str, Any]) -> tuple[Path, int]:
+        key = json.dumps(given, sort_keys=True)
+        if key not in known:
+            folder = tmp_path_factory.mktemp("literal") / "run"
+            summary = train({**given, "strategy": {**given["strategy"], "finals": "literal"}}, out=folder)
+            known[key] = folder, summary["evaluations"]
+        return known[key]
+
+    return go
+
+
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("finalists", [1, 3, 50])
 @pytest.mark.parametrize(
     ("name", "more"), [("fdd_ea", {}), ("fdd_ea", {"queries": "distinct", "rounds": 2}), ("fdd_ea_plus", {})]
 )
 def test_where_sites_are_alike_and_without_noise_the_decision_is_the_same(
-    name: str, more: dict[str, Any], finalists: int, seed: int, tmp_path: Path
+    name: str, more: dict[str, Any], finalists: int, seed: int, literal: Any, tmp_path: Path
 ) -> None:
     given = settings(name, {"shift": 0.3}, runs=3, **more) | {"seed": seed}
     own = {"finals": "mean", "finalists": finalists}
-    found = [
-        train({**given, "strategy": {**given["strategy"], **settings_}}, out=tmp_path / str(i))
-        for i, settings_ in enumerate((own, {"finals": "literal"}))
-    ]
-    solutions = [json.loads((tmp_path / str(i) / "solution.json").read_text()) for i in range(2)]
+    plain, evaluations = literal(given)
+    found = train({**given, "strategy": {**given["strategy"], **own}}, out=tmp_path / "run")
+    solutions = [json.loads((folder / "solution.json").read_text()) for folder in (tmp_path / "run", plain)]
     assert solutions[0]["best_points"] == solutions[1]["best_points"]
     assert solutions[0]["best_values"] == pytest.approx(solutions[1]["best_values"])
     assert solutions[0]["best_values_exact"] == solutions[1]["best_values_exact"]
-    measured = read_history(tmp_path / "0")[-1]["finalists"]
+    measured = read_history(tmp_path / "run")[-1]["finalists"]
     assert measured <= finalists
-    assert found[0]["evaluations"] == found[1]["evaluations"] + measured
+    assert found["evaluations"] == evaluations + measured
 
 
 @pytest.mark.parametrize("infill", ["aggregator", "all"])

@@ -160,7 +160,7 @@ def test_the_benchmark_is_reached(script: dict[str, Any]) -> None:
     made = script["experiment"]([(0.0, 1.0)], 2, **{"data.standardise": True})
     assert [len(part) for part in made.nodes.values()] == [101] * 4
     assert (len(made.dataset.train), len(made.dataset.test)) == (404, 102)
-    for _ in script["steps"](made, 10_000):
+    for _ in script["steps"](made, 7_500):
         pass
     assert script["test_errors"](made).tolist() == pytest.approx([23.1956] * 2, abs=1e-3)
 
@@ -498,9 +498,9 @@ def test_the_penalty_is_half_the_squares_of_each_model(laboratory: Build, clouds
 @pytest.mark.parametrize(("strategy", "least"), [("fsi", 0.8), ("fsi_shared", 0.85)])
 @pytest.mark.parametrize("model", ["logistic", "mlp"])
 def test_it_learns(strategy: str, least: float, model: str, tmp_path: Path) -> None:
-    words = [f"strategy={strategy}", f"model={model}", "strategy.rounds=300", "watch.tensorboard=false"]
+    words = [f"strategy={strategy}", f"model={model}", "strategy.rounds=150", "watch.tensorboard=false"]
     if model == "mlp":
-        words += ["model.hidden=[6]", "strategy.loss=cross_entropy"]
+        words += ["strategy.rounds=300", "model.hidden=[6]", "strategy.loss=cross_entropy"]
     summary = train("fne_toy", words, out=tmp_path / "run")
     assert summary["accuracy_test"] > least  # chance is 1/3
     last = read_history(tmp_path / "run")[-1]

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
-import sys
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,6 +22,7 @@ from fne.core.dataset import Dataset, Samples
 from fne.run.folder import folder_name
 from fne.run.learning_run import _by_subject, _majority, _vote, load_dataset
 from fne.watch.tables import grouped
+from tests import processes
 
 PLUGIN = '''
 import warnings
@@ -232,9 +231,9 @@ def test_folds_that_cannot_be(
 
 # ------------------------------------------------------------------------------------------------ warnings
 def test_a_warning_about_the_data_is_one_line_once_a_command(source: str, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "fne.cli.main", "train", source, "data.split=trial", "-q", "--seeds", "0-1"]
+    command = ["-m", "fne.cli.main", "train", source, "data.split=trial", "-q", "--seeds", "0-1"]
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONWARNINGS"}
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment)
+    done = processes.run(command, cwd=tmp_path, env=environment)
     assert done.returncode == 0, done.stderr
     lines = done.stderr.splitlines()
     ours = ["fne: warning: people: the same people in all parts", "fne: warning: people: another text"]
