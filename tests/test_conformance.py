@@ -41,6 +41,8 @@ SHAPES = ((1, 28, 28), (3, 32, 32), (64, 240), (13,))
 """Tried in turn for a model."""
 SMALL: dict[str, dict[str, Any]] = {"vgg": {"blocks": [[8], [8]], "groups": 4}, "mlp": {"hidden": [16]}}
 """Settings that make a slow model fast; any other model is taken with its defaults."""
+LOUD = {"score_bounds": [0.01, 1.0]}
+"""So much noise of a search for trade-offs that the tight account of a run takes a moment."""
 TRAINING: tuple[dict[str, Any], ...] = (
     {"name": "toy", "nodes": 5},
     {"name": "toy", "problem": "eeg", "times": 240, "samples": 300, "nodes": 5},
@@ -54,7 +56,7 @@ def settings(strategy: str, rounds: int = STEPS, **more: Any) -> dict[str, Any]:
     known = entry("strategy", strategy).settings
     smaller = {"population": 12, "parents": 4} if {"population", "parents"} <= set(known) else {}
     if "rounds_per_evaluation" in known:
-        smaller = {"population": 3, "generations": rounds // 2 - 1, "rounds_per_evaluation": 2}
+        smaller = {"population": 3, "generations": rounds // 2 - 1, "rounds_per_evaluation": 2, **LOUD}
     else:
         smaller["rounds"] = rounds
     return {
@@ -76,7 +78,7 @@ def smallest(name: str) -> dict[str, Any]:
     found = entry("strategy", name)
     small = {key: value for key, value in TINY.items() if key in found.settings}
     if "rounds_per_evaluation" in small:
-        small |= {"population": 3, "generations": 1}
+        small |= {"population": 3, "generations": 1, **LOUD}
     over: dict[str, dict[str, Any]] = {
         "LearningTask": {"data": {"name": "toy", "nodes": 5}, "model": {"name": "mlp", "hidden": [6]}},
         "SearchTask": {"problem": {"name": "rastrigin", "dim": 2, "nodes": 5, "shift": 0.2}},

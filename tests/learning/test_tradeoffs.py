@@ -32,6 +32,9 @@ from fne.watch.history import read_history
 METHODS = ("fed_moeac", "nsga2")
 SMALL = {"population": 4, "generations": 2, "rounds_per_evaluation": 2, "epochs": 1, "batch_size": 16}
 
+LOUD = {"score_bounds": [0.01, 1.0]}
+"""So much noise that the tight account of a whole run takes a moment, where the account is not what is tested."""
+
 
 def config(method: str = "fed_moeac", **settings: Any) -> dict[str, Any]:
     return {
@@ -295,8 +298,8 @@ def test_what_the_score_leaves_out_is_said_wherever_the_score_is_shown(
 
 @pytest.mark.parametrize("stop", [1, 2, 3, 5])
 def test_resumed_it_ends_the_same(stop: int, tmp_path: Path) -> None:
-    whole = train(config(inherit="first_parent"), out=tmp_path / "whole")
-    train(config(inherit="first_parent"), out=tmp_path / "parts", stop_after=stop)
+    whole = train(config(inherit="first_parent", **LOUD), out=tmp_path / "whole")
+    train(config(inherit="first_parent", **LOUD), out=tmp_path / "parts", stop_after=stop)
     parts = train(None, resume=tmp_path / "parts")
     assert whole["model_sha256"] == parts["model_sha256"]
     assert json.dumps(whole["privacy"]) == json.dumps(parts["privacy"])
@@ -314,7 +317,7 @@ def test_without_clipping_nothing_is_noised_and_epsilon_is_infinite(tmp_path: Pa
 
 @pytest.mark.parametrize("method", METHODS)
 def test_of_a_regression_errors_are_shares_of_the_untrained_models(method: str, tmp_path: Path) -> None:
-    given = config(method, loss="mse", lr=0.001, generations=2) | {"data": {"name": "housing", "nodes": 5}}
+    given = config(method, loss="mse", lr=0.001, generations=2, **LOUD) | {"data": {"name": "housing", "nodes": 5}}
     given["model"] = {"name": "mlp", "hidden": [6], "output": "linear"}
     train(given, out=tmp_path / "run")
     weighed = [line for line in read_history(tmp_path / "run") if line.get("hypervolume") is not None]
@@ -368,7 +371,7 @@ def test_what_children_begin_with() -> None:
 
 def test_nodes_that_come_and_go(tmp_path: Path) -> None:
     """Shares of labels by Dirichlet(0.3), a third of the nodes away at any time: it ends, and means what it did."""
-    given = config(participation=0.6, generations=3) | {
+    given = config(participation=0.6, generations=3, **LOUD) | {
         "data": {"name": "toy", "nodes": 8, "partition": {"name": "dirichlet", "alpha": 0.3}},
         "engine": {"away": 0.35, "stretch": 3},
     }  # fmt: skip
