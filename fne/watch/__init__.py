@@ -1,4 +1,4 @@
-"""What an experimenter sees: progress, history, TensorBoard, tables, plots.
+"""Monitoring of runs: metrics, progress, history, TensorBoard, tables and plots.
 
-Nothing here changes a run.
+Nothing in this package changes the result of a run.
 """

@@ -1,4 +1,4 @@
-"""Attendance of the nodes: how often each was asked, failed or was away, with the lines that tell the user."""
+"""Attendance of the nodes over a run: requests, failures and absences of each node, with warnings for the user."""
 
 from __future__ import annotations
 
@@ -8,34 +8,34 @@ from typing import Any
 from fne.core.messages import Round, Status
 
 OFTEN = 0.1
-"""Share of the steps that ask a node above which its failures are worth a warning."""
+"""A node that fails in a larger share of the steps that ask the node causes a warning."""
 _MOST = 5
-"""Nodes that a line names; the summary has them all."""
+"""Number of nodes that the lines name; the summary has all of them."""
 
 Failures = Mapping[str, Mapping[str, Any]]
 """Node -> `asked`, `failed`, `away` (steps) and `reason`, the last one."""
 
 
 class Attendance:
-    """How often each node was asked, failed or was away.
+    """Count how often each node was asked, failed or was away.
 
     Args:
-        by_node: the counts so far, of a run that is resumed.
+        by_node: counts so far of a resumed run.
     """
 
     def __init__(self, by_node: Failures | None = None) -> None:
         self.by_node: dict[str, dict[str, Any]] = {node: dict(counts) for node, counts in (by_node or {}).items()}
 
-    def add(self, round_: Round, found: Mapping[str, str] | None = None) -> None:
-        """Count the nodes of a step, each once however many requests the step took; an owner who declines answers.
+    def add(self, round_: Round, unusable: Mapping[str, str] | None = None) -> None:
+        """Count each node of a step once, however many requests the step made; to decline is no failure.
 
         Args:
-            round_: of the step.
-            found: node -> reason, of nodes whose answers only the strategy found to be of no use.
+            round_: replies and failures of the step.
+            unusable: node -> reason, for nodes whose answers the strategy could not use.
         """
-        told = [failure for failure in round_.failures if failure.status is not Status.DECLINED]
-        failures = {f.node: ("away" if f.status is Status.GONE else "failed", f.reason) for f in told}
-        failures |= {node: ("failed", reason) for node, reason in (found or {}).items()}
+        counted = [failure for failure in round_.failures if failure.status is not Status.DECLINED]
+        failures = {f.node: ("away" if f.status is Status.GONE else "failed", f.reason) for f in counted}
+        failures |= {node: ("failed", reason) for node, reason in (unusable or {}).items()}
         for node in {*round_.traffic.encoded_down, *failures}:
             self.by_node.setdefault(node, {"asked": 0, "failed": 0, "away": 0, "reason": ""})["asked"] += 1
         for node, (kind, reason) in failures.items():
@@ -43,12 +43,12 @@ class Attendance:
             self.by_node[node]["reason"] = reason
 
     def failures(self) -> dict[str, dict[str, Any]]:
-        """Return the counts of the nodes that failed or were away in a step, sorted by name."""
+        """Return the counts of the nodes that failed or were away at least once, sorted by name."""
         return {node: dict(own) for node, own in sorted(self.by_node.items()) if own["failed"] or own["away"]}
 
 
 def failure_lines(failures: Failures) -> list[str]:
-    """Return a line for each node that failed, or was away, most often first, and one that counts the others."""
+    """Return a line for each of the nodes that failed or were away most often, and one that counts the other nodes."""
     ranked = sorted(failures.items(), key=lambda item: (-item[1]["failed"] - item[1]["away"], item[0]))
     lines = []
     for node, own in ranked[:_MOST]:
@@ -62,9 +62,9 @@ def failure_lines(failures: Failures) -> list[str]:
 
 
 def warning_of(failures: Failures, nodes: int) -> str:
-    """Return what to warn of: nodes that failed in more than a tenth of the steps that asked them; or nothing.
+    """Return a warning about nodes that failed in more than a tenth of the steps that asked them, or an empty text.
 
-    Nodes that were away are no reason: their owners know that they come and go.
+    Absences cause no warning, because the owners of the nodes intend them.
     """
     often = [node for node, own in failures.items() if own["failed"] > OFTEN * own["asked"]]
     if not often:
@@ -73,6 +73,6 @@ def warning_of(failures: Failures, nodes: int) -> str:
     own = failures[worst]
     return (
         f"{len(often)} of {nodes} nodes failed in more than a tenth of the steps that asked them, and the result is "
-        f"that of the others: {worst} in {own['failed']} of {own['asked']} ({own['reason']}); mend the nodes, or raise "
-        "engine.quorum so that a run without them ends"
+        f"that of the other nodes: {worst} in {own['failed']} of {own['asked']} ({own['reason']}); repair the nodes, "
+        "or raise engine.quorum so that a run without them ends"
     )

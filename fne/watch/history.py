@@ -1,7 +1,9 @@
-"""`history.jsonl`: one line of JSON for each kept step, whole or not at all, the same after every resume.
+"""History of a run in `history.jsonl`: one line of JSON for each kept step.
 
-A checkpoint records how long the file is, a digest of it, and the thinned step; a resumed run cuts off whatever was
-written after it: lines of a killed run, and the last line that a cleanly stopped run adds for a thinned step.
+A line is written completely or not at all, and a resumed run leaves the same bytes as an uninterrupted one. For this a
+checkpoint records the length and the digest of the file, and the last step if thinning left it out. A resumed run cuts
+off everything after that length: lines of a killed run, or the last line that a cleanly stopped run adds for a step
+that thinning left out.
 """
 
 from __future__ import annotations
@@ -31,13 +33,13 @@ class History:
 
     Args:
         folder: the run folder.
-        every: keep one step in so many.
-        state: as a checkpoint recorded it; empty begins a new file.
-        new: begin a new file also if the old one does not fit the checkpoint, and keep the old one aside.
+        every: keep every n-th step.
+        state: what `state` returned for the checkpoint; empty begins a new file.
+        new: where the file does not match the checkpoint, rename the file and begin a new one.
 
     Raises:
-        CheckpointError: the file is missing, or is not the one that the checkpoint knows; nothing is changed then.
-        RunError: the file is there already, or cannot be written.
+        CheckpointError: the file is missing or does not match the checkpoint; nothing is changed.
+        RunError: the file already exists, or cannot be written.
     """
 
     def __init__(self, folder: Path, every: int, state: Mapping[str, Any] | None = None, *, new: bool = False) -> None:
@@ -52,8 +54,8 @@ class History:
                 self._pending = json.loads(state["pending"]) if state["pending"] else None
                 if (why := self._damage(state)) and not new:
                     raise CheckpointError(
-                        f"{self.path} {why}: put the run's own file back; or let the run go on with a new one "
-                        f"(--new-history), which keeps this one aside as {self._aside().name}"
+                        f"{self.path} {why}: restore the run's own file, or continue with a new one "
+                        f"(--new-history), which renames this file to {self._aside().name}"
                     )
                 if why and self.path.exists():
                     os.rename(self.path, self._aside())
@@ -64,7 +66,7 @@ class History:
                 self._file = open(self.path, mode, buffering=0)  # noqa: SIM115
             except FileExistsError:
                 raise RunError(
-                    f"{self.path} is there already: resume that run (--resume {self.path.parent}), "
+                    f"{self.path} already exists: resume that run (--resume {self.path.parent}), "
                     "or choose another folder (--out)"
                 ) from None
             if state and not why:
@@ -74,28 +76,28 @@ class History:
                 self._file.truncate()
 
     def _damage(self, state: Mapping[str, Any]) -> str:
-        """Return how the file differs from what the checkpoint knows of it, or nothing."""
+        """Return how the file differs from what the checkpoint recorded, or an empty text."""
         position = state["position"]
         try:
             data = self.path.read_bytes()
         except FileNotFoundError:
-            return f"is missing, the checkpoint knows {position} bytes of it"
+            return f"is missing, but the checkpoint recorded {position} bytes"
         if len(data) < position:
-            return f"has {len(data)} bytes, the checkpoint knows {position} of it"
+            return f"has {len(data)} bytes, but the checkpoint recorded {position}"
         if hashlib.sha256(data[:position]).hexdigest() == state["digest"]:
             return ""
         lines = data[:position].split(b"\n")
-        broken = next((f", of which line {number} is no JSON" for number, line in enumerate(lines[:-1], 1)
+        broken = next((f", and line {number} is not JSON" for number, line in enumerate(lines[:-1], 1)
                        if not _is_json(line)), "")  # fmt: skip
-        return f"was changed or damaged: its first {position} bytes are not those that the checkpoint knows{broken}"
+        return f"was changed or damaged: its first {position} bytes differ from the checkpoint's record{broken}"
 
     def _aside(self) -> Path:
-        """Return a free name for a damaged file."""
+        """Return an unused name for a damaged file."""
         names = (f"history.damaged{'' if n == 1 else f'-{n}'}.jsonl" for n in itertools.count(1))
         return next(path for name in names if not (path := self.path.with_name(name)).exists())
 
     def __call__(self, strategy: Strategy, round_: Round, metrics: Metrics) -> None:
-        """Write the step if it is kept, else remember it (a reference, nothing is copied)."""
+        """Write the step if thinning keeps it; otherwise remember a reference to its metrics."""
         if kept(metrics["step"], self.every) or strategy.done:
             self._pending = None
             self._write(encode(metrics))
@@ -104,21 +106,21 @@ class History:
 
     @property
     def position(self) -> int:
-        """Length of the file in bytes, always at a line's end."""
+        """Length of the file in bytes, always at the end of a line."""
         return self._position
 
     def state(self) -> dict[str, Any]:
-        """Return what a checkpoint records: length and digest of the file, and the last step if it was thinned."""
+        """Return what a checkpoint records: length and digest of the file, and a last step that thinning left out."""
         pending = encode(self._pending) if self._pending is not None else ""
         return {"position": self._position, "digest": self._hash.hexdigest(), "pending": pending}
 
     def sync(self) -> None:
-        """Bring the file to the disk, so that a checkpoint written next knows no more than it holds."""
+        """Flush the file to the disk, so that the next checkpoint records no bytes that the disk lacks."""
         with writing(self.path):
             os.fsync(self._file.fileno())
 
     def finish(self) -> None:
-        """Write the last step if it was thinned and close the file; a second call does nothing."""
+        """Write the last step if thinning left it out, and close the file; a second call does nothing."""
         if self._file.closed:
             return
         try:
@@ -146,7 +148,7 @@ class History:
 
 
 def is_empty(folder: Path) -> bool:
-    """Return whether a run folder has no history with a step in it, and take away a file of none."""
+    """Return whether the history of a run folder is missing or empty; delete an empty file."""
     path = Path(folder) / FILE
     if path.exists() and path.stat().st_size:
         return False
@@ -163,7 +165,7 @@ def _is_json(line: bytes) -> bool:
 
 
 def kept(step: int, every: int) -> bool:
-    """Return whether thinning keeps `step` (counted from 1); the last step is kept besides."""
+    """Return whether thinning keeps `step` (counted from 1); the last step of a run is always kept."""
     return step % every == 0 or step == 1
 
 
@@ -171,12 +173,12 @@ def encode(metrics: Mapping[str, Any]) -> str:
     """Return one compact line of valid JSON: keys in fixed order, no `_names`, NaN and infinities as null.
 
     Raises:
-        FneError: a value is no number, text, list or mapping; its name is said.
+        FneError: a value is not a number, text, list or mapping; the message names the metric.
     """
     return _JSON.encode({name: _plain(name, metrics[name]) for name in _ordered(tuple(metrics))})
 
 
-@functools.lru_cache(maxsize=8)  # steps have the same names
+@functools.lru_cache(maxsize=8)  # all steps of a run have the same metrics
 def _ordered(names: tuple[str, ...]) -> tuple[str, ...]:
     shown = (name for name in names if not name.startswith("_"))
     return tuple(sorted(shown, key=order))
@@ -194,16 +196,16 @@ def _plain(name: str, value: Any) -> Any:
     if hasattr(value, "tolist"):  # tensors, arrays and their scalars
         return _plain(name, value.tolist())
     raise FneError(
-        f"metric {name!r} is a {type(value).__name__} and cannot go into {FILE}: give a number, text, list "
-        "or mapping, or begin its name with an underscore"
+        f"metric {name!r} has the type {type(value).__name__}, which {FILE} cannot hold: return a number, text, list "
+        "or mapping, or begin its name with an underscore to leave it out"
     )
 
 
 def read_history(folder: Path) -> list[dict[str, Any]]:
-    """Return the kept steps of a run; a last line that a kill left half-written is passed over.
+    """Return the kept steps of a run, without an incomplete last line that a killed run may leave.
 
     Raises:
-        FneError: there is no history, a line before the last is broken, or the run has finished with another history.
+        FneError: the history is missing, a line before the last is broken, or the digest of a finished run differs.
     """
     path = Path(folder) / FILE
     try:
@@ -212,8 +214,8 @@ def read_history(folder: Path) -> list[dict[str, Any]]:
         raise FneError(f"cannot read {path}: {error.strerror}; give the folder of a run") from None
     except ValueError as error:
         raise FneError(
-            f"{path} cannot be read ({error}); put the run's own file back, or keep it aside and begin a new one: "
-            f"fne train --resume {folder} --new-history"
+            f"{path} cannot be read ({error}); restore the run's own file, or begin a new one, which renames this "
+            f"file: fne train --resume {folder} --new-history"
         ) from None
     steps: list[dict[str, Any]] = []
     for number, line in enumerate(lines, 1):
@@ -224,12 +226,12 @@ def read_history(folder: Path) -> list[dict[str, Any]]:
         except (ValueError, RecursionError) as error:
             if number == len(lines):
                 break
-            raise FneError(f"{path}, line {number}: {error}; put the run's own file back, or delete the line") from None
+            raise FneError(f"{path}, line {number}: {error}; restore the run's own file, or delete the line") from None
         steps.append(step)
     return steps
 
 
 def bytes_so_far(line: Mapping[str, Any]) -> float | None:
-    """Return a node's encoded bytes since the start, down and up, mean over all nodes; `None` if not federated."""
+    """Return the encoded bytes of a node so far, both directions, mean over all nodes; `None` if not federated."""
     down, up = line.get("bytes_down_per_node"), line.get("bytes_up_per_node")
     return None if down is None or up is None else down + up

@@ -1,8 +1,8 @@
-"""Inspection of simulated nodes: values and fronts that a method hides from everybody, for pictures and tables.
+"""Inspection of simulated nodes: measured values and fronts that the method hides from the server.
 
-In `fdd_ea` the values that nodes measure never leave them, and what nodes measure in `fdd_ea_mo` and `fdd_ea_dh` is
-known to nobody else. Therefore how far such a search has come can be said only in a simulation, where all nodes are in
-one process. A real run ends with the points or fronts that owners publish.
+In `fdd_ea`, `fdd_ea_mo` and `fdd_ea_dh` no node reveals its measured values. Therefore the progress of such a search is
+known only in a simulation, where all nodes are in one process. A real run ends with the points or fronts that owners
+publish.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from fne.search.measurements import ASKED, EXACT, POINTS
 
 
 class SimulationView:
-    """Callback that adds `best_value` to the metrics: the least that any node has measured, without the noise.
+    """Callback that adds `best_value` to the metrics: the least value that any node has measured, without noise.
 
-    With several runs side by side that is the best of all, and `best_values` has that of each.
+    With several runs side by side `best_value` is the best of all runs, and `best_values` has the best of each.
 
     Args:
-        engine: with `inspect`, which is asked; without (nodes elsewhere) nothing is added.
+        engine: its `inspect` returns the memory of a node; an engine without `inspect` (remote nodes) adds nothing.
     """
 
     def __init__(self, engine: Any) -> None:
@@ -35,12 +35,12 @@ class SimulationView:
 
     @property
     def values(self) -> list[float | None] | None:
-        """The best of each run so far; `None` where nobody can look."""
+        """Best value of each run so far; `None` where the engine cannot inspect nodes."""
         self._look(self._nodes)
         return None if self._best is None else [v if v < float("inf") else None for v in self._best.tolist()]
 
     def __call__(self, strategy: Strategy, round_: Round, metrics: Metrics) -> None:
-        """Look at the nodes that have answered; at all of them the first time, which may be of a resumed run."""
+        """Inspect the nodes that have answered; at the first call, which may follow a resume, inspect all nodes."""
         self._look(self._nodes if self._best is None else tuple(round_.per_node))
         if self._best is not None:
             metrics["best_value"] = float(self._best.min())
@@ -59,14 +59,15 @@ class SimulationView:
 
 
 class FrontView:
-    """Callback that adds to the metrics what all nodes' measurements without noise come to, together.
+    """Callback that adds the front of all nodes' measurements, without noise, to the metrics.
 
-    `front_size` is the number of different points that no other dominates, and where the true front is known `igd` is
-    their inverted generational distance. With several runs side by side these are means, and `igds` has that of each.
+    `front_size` is the number of distinct points that no other point dominates. Where the true front is known, `igd` is
+    the inverted generational distance of these points. With several runs side by side both are means, and `igds` has
+    the distance of each run.
 
     Args:
-        engine: with `inspect`, which is asked; without (nodes elsewhere) nothing is added.
-        front: returns points `[n, M]` of the true front; `None` where it is not known.
+        engine: its `inspect` returns the memory of a node; an engine without `inspect` (remote nodes) adds nothing.
+        front: returns points `[n, M]` of the true front; `None` where the true front is unknown.
     """
 
     def __init__(self, engine: Any, front: Callable[[], Tensor] | None) -> None:
@@ -78,12 +79,12 @@ class FrontView:
 
     @property
     def figures(self) -> Metrics:
-        """The figures of all that was measured so far; none where nobody can look."""
+        """Figures of all measurements so far; empty where the engine cannot inspect nodes."""
         self._look()
         return dict(self._figures)
 
     def __call__(self, strategy: Strategy, round_: Round, metrics: Metrics) -> None:
-        """Look at all nodes, where anything was measured since the last time."""
+        """Add the figures, computed anew only after further measurements."""
         metrics.update(self.figures)
 
     def _look(self) -> None:

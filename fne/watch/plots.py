@@ -1,4 +1,4 @@
-"""Pictures for people: curves of histories, samples of partitions."""
+"""Plots: curves of histories, and samples of nodes by class."""
 
 from __future__ import annotations
 
@@ -25,17 +25,21 @@ def curves(
     y: str | None = None,
     x: Literal["step", "bytes", "evaluations"] = "step",
 ) -> None:
-    """Plot one field of the runs' histories, validation accuracy or of searches the best value, unless `y` names it.
+    """Plot one field of the histories of several runs.
 
-    Unfinished runs are marked as such.
+    Runs with the same name and split, such as seeds, share a colour; each fold has its own. The label marks unfinished
+    runs. The horizontal axis is logarithmic where one run is more than ten times as long as another. Steps without a
+    number, such as steps without validation, are skipped.
 
-    Runs of one name and split, such as seeds, share a colour; each fold has its own. The horizontal axis is
-    logarithmic where one run is more than ten times as long as another. Steps without a number, such as those that
-    were not validated, are passed over. Bytes are a node's since the start of the run, down and up, mean over all
-    nodes; runs that are not federated have none and are left out.
+    Args:
+        run_folders: folders of the runs.
+        out_png: path of the picture.
+        y: field to plot; `None`: the best value or IGD where all runs are searches, otherwise validation accuracy.
+        x: horizontal axis; `bytes` are those of a node since the start of the run, both directions, mean over all
+            nodes, and leave out runs that are not federated.
 
     Raises:
-        FneError: no history, or none of the runs has a number under `y` and `x`.
+        FneError: a history is missing, or no run has numbers in the fields `y` and `x`.
         RunError: the picture cannot be written.
     """
     from matplotlib.figure import Figure
@@ -60,14 +64,14 @@ def curves(
             marker = "." if len(points) <= 50 else None
             label = _label(folder)
             colour = colours.get(label, f"C{len(colours)}")
-            # a label that begins with an underscore is left out of the legend
+            # matplotlib leaves labels that begin with an underscore out of the legend
             shown = f"_{label}" if label in colours else label
             colours[label] = colour
             axes.plot(*zip(*points, strict=True), label=shown, color=colour, marker=marker, linewidth=1.2)
             ends.append(points[-1][0])
     if not axes.lines:
-        over = f"{x!r}{' (only federated runs have)' if x == 'bytes' else ''}"
-        raise FneError(f"no run has numbers for y = {y!r} over x = {over}; there are: {', '.join(sorted(known))}")
+        over = f"{x!r}{' (which only federated runs have)' if x == 'bytes' else ''}"
+        raise FneError(f"no run has numbers for y = {y!r} over x = {over}; choose among: {', '.join(sorted(known))}")
     axes.set_xlabel("bytes a node, down and up" if x == "bytes" else x)
     axes.set_ylabel({"accuracy_validation": "validation accuracy"}.get(y, y.replace("_", " ")))
     if max(ends) > 10 * min(ends) > 0:
@@ -89,13 +93,19 @@ def _label(run_folder: Path) -> str:
 
 
 def _plain(text: str) -> str:
-    return text.replace("$", r"\$")  # matplotlib would read mathematics between two of them
+    return text.replace("$", r"\$")  # matplotlib reads text between two dollar signs as mathematics
 
 
 def partition_picture(
     counts: Sequence[Sequence[int]], node_names: Sequence[str], class_names: Sequence[str], out_png: Path
 ) -> None:
-    """Draw stacked bars of samples per node and class, `counts[K][C]`, a hundred nodes' names legible.
+    """Draw stacked bars of samples per node and class.
+
+    Args:
+        counts: samples `[K][C]`.
+        node_names: names of the K nodes; a hundred names are legible.
+        class_names: names of the C classes.
+        out_png: path of the picture.
 
     Raises:
         RunError: the picture cannot be written.
@@ -117,14 +127,15 @@ def data_picture(
     times: tuple[Sequence[float], str],
     out_png: Path,
 ) -> None:
-    """Draw what `partition_picture` does, and below it the average recording of each class, a line a channel.
+    """Draw the bars of `partition_picture`, and below them the average recording of each class, one line per channel.
 
     Args:
         counts: samples `[K][C]`.
-        node_names, class_names: the K and C.
-        averages: class -> `[channels][times]`; empty: none are drawn.
-        times: `[times]`, and their unit.
-        out_png: where to.
+        node_names: names of the K nodes.
+        class_names: names of the C classes.
+        averages: class -> average recording `[channels][times]`; empty: bars alone.
+        times: times `[times]`, and their unit.
+        out_png: path of the picture.
 
     Raises:
         RunError: the picture cannot be written.
@@ -167,7 +178,7 @@ def _bars(axes: Axes, counts: Sequence[Sequence[int]], node_names: Sequence[str]
     below = [0] * K
     for c, (name, column) in enumerate(zip(class_names, zip(*counts, strict=True), strict=True)):
         above = [b + n for b, n in zip(below, column, strict=True)]
-        # One collection a class: `bar` makes a patch of each, which takes minutes where K * C is large.
+        # One collection per class: `bar` makes a patch per bar, which takes minutes where K * C is large.
         bars = [
             [(k - 0.42, b), (k + 0.42, b), (k + 0.42, t), (k - 0.42, t)]
             for k, (b, t) in enumerate(zip(below, above, strict=True))

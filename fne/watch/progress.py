@@ -1,4 +1,4 @@
-"""The progress bar on a terminal; elsewhere a line at the start, at the end, and each half minute."""
+"""Progress of a run: a bar on a terminal, elsewhere a line at the start, every half minute and at the end."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ _EVERY_LINE = 30.0  # seconds between lines where there is no terminal
 
 
 class Progress:
-    """Show how far a run is, on stderr; a callback and a context manager.
+    """Show the progress of a run; a callback and a context manager.
 
     Args:
         name: the run's name.
         horizon: planned number of steps.
-        start: steps taken before, when resumed.
+        start: steps taken before a resume.
         loss: name of the figure shown as the best fitness.
         display_sign: -1 where that figure is maximised (NMSE), else 1.
         quiet: show nothing.
-        console: where to show it; stderr if `None`.
+        console: console to write to; `None`: stderr.
     """
 
     def __init__(
@@ -52,11 +52,11 @@ class Progress:
         self.loss, self.display_sign, self.quiet = loss, display_sign, quiet
         self.console = console or Screen(stderr=True)
         self._last: Metrics = {"step": start}
-        self._validated: float | None = None  # a method may validate one step in so many
+        self._validated: float | None = None  # methods need not validate every step
         self._bar: Bar | None = None
         self._task = TaskID(0)
         self._begun = time.monotonic()
-        self._next = math.inf  # nothing is shown before `__enter__` and after `close`
+        self._next = math.inf  # shows nothing before `__enter__` and after `close`
 
     def __enter__(self) -> Progress:
         if self.quiet:
@@ -70,7 +70,7 @@ class Progress:
                 TextColumn("{task.fields[pace]}", table_column=Column(no_wrap=True)),
                 console=self.console,
                 refresh_per_second=4,
-                redirect_stdout=sys.stdout.isatty(),  # else what is piped elsewhere would land on stderr
+                redirect_stdout=sys.stdout.isatty(),  # otherwise redirected output would go to stderr
             )
             self._bar.start()
             pace = f"{self.start}/{self.horizon}"
@@ -82,7 +82,7 @@ class Progress:
         return self
 
     def __call__(self, strategy: Strategy, round_: Round, metrics: Metrics) -> None:
-        """Take in a step; what is shown changes at most ten times a second."""
+        """Record a step; refresh the display at most ten times a second."""
         self._last = metrics
         if _finite(metrics.get("accuracy_validation")):
             self._validated = metrics["accuracy_validation"]
@@ -92,7 +92,7 @@ class Progress:
             self._show(self.pace(now), self.figures(now))
 
     def pace(self, now: float) -> str:
-        """Return the steps taken at `now` (of `time.monotonic`) and the time left."""
+        """Return the steps taken and the estimated time left at `now` (from `time.monotonic`)."""
         step = self._last["step"]
         text = f"{step}/{self.horizon}"
         if self.start < step < self.horizon and now > self._begun:
@@ -101,7 +101,7 @@ class Progress:
         return text
 
     def figures(self, now: float) -> str:
-        """Return the last step's figures, the last validation's accuracy and the rounds a second up to `now`."""
+        """Return the last step's figures, the last validation accuracy, and the rounds per second up to `now`."""
         step, metrics = self._last["step"], self._last
         parts = []
         if _finite(metrics.get("loss_best")):
@@ -143,12 +143,12 @@ class Progress:
             self._bar.update(self._task, completed=self._last["step"], pace=pace, figures=figures)
 
     def _line(self, text: str) -> None:
-        with contextlib.suppress(OSError):  # a run does not end because nobody reads of it
+        with contextlib.suppress(OSError):  # a closed stderr must not end the run
             self.console.print(f"{self.name}: {text}", markup=False, highlight=False, soft_wrap=True)
 
 
 class _TwoLines(Bar):
-    """The bar with the figures below it, since both do not fit into 80 columns."""
+    """Progress bar with the figures on a second line, since 80 columns are too few for both."""
 
     def get_renderables(self) -> Iterator[RenderableType]:
         yield self.make_tasks_table(self.tasks)

@@ -1,4 +1,4 @@
-"""What finished runs are compared by: tables of summaries; and a table of who holds what."""
+"""Tables of finished runs, of their bytes and privacy accounts, and of the data of nodes and files."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ _BYTES_CAPTION = (
 
 # ---------------------------------------------------------------------------------------------- summaries
 def read_summary(run_folder: Path) -> Summary:
-    """Return a finished run's `summary.json`, every field of the table of metrics in it.
+    """Return a finished run's `summary.json` with all fields of the table of metrics; missing fields are null.
 
     Raises:
-        FneError: there is none, or it is broken, or another file of what the run has yielded is.
+        FneError: the summary is missing or broken, or the digest of another result file differs.
     """
     path = Path(run_folder) / FILE
     again = f"`fne train --resume {run_folder}` finishes the run and writes it"
@@ -68,7 +68,7 @@ def read_summary(run_folder: Path) -> Summary:
         raise FneError(f"{path} cannot be read ({error}); {again}") from None
     for other in damaged(Path(run_folder)):
         raise FneError(
-            f"{other} {CHANGED}; put the run's own file back, or let the last checkpoint give it again: "
+            f"{other} {CHANGED}; restore the run's own file, or let the last checkpoint write it again: "
             f"fne train --resume {run_folder}{' --new-history' if other.name == HISTORY else ''}"
         )
     if not isinstance(summary, dict) or not isinstance(summary.get("method"), str):
@@ -82,11 +82,11 @@ def read_summary(run_folder: Path) -> Summary:
 
 
 def grouped(summaries: Sequence[Summary]) -> list[Summary]:
-    """Return one summary for the seeds and folds of one experiment under one name, in the order given.
+    """Merge runs that differ in seed and fold alone into one summary for each experiment and name, in the given order.
 
-    Numbers become means; `n`, `seeds` and `folds_there` (those that occur), and `std` (sample standard deviations by
-    field, for n > 1) are added. A field that one run lacks, or text that differs, is null. Where a pair of seed and
-    fold occurs twice the runs are no independent samples: they stay apart.
+    Numbers become means. A merged summary also has `n`, `seeds`, `folds_there` (the folds that occur) and `std` (field
+    -> sample standard deviation, for n > 1). A field is null where a run lacks it or texts differ. Where a pair of seed
+    and fold occurs twice, the runs are not independent samples and stay apart.
     """
     groups: dict[tuple[Any, ...], list[Summary]] = {}
     for summary in summaries:
@@ -122,7 +122,7 @@ def _mean(runs: Sequence[Summary]) -> Summary:
 
 
 def split_of(summary: Summary) -> str:
-    """Return a summary's split with its folds: `subject, fold 0 of 5`; of a group `subject, 5 folds`."""
+    """Return the split with the fold of a run (`subject, fold 0 of 5`) or the folds of a group (`subject, 5 folds`)."""
     split, fold, folds = str(summary.get("split") or NONE), summary.get("fold"), summary.get("folds")
     there = len(summary.get("folds_there", ()))
     if folds is None:
@@ -146,7 +146,7 @@ def _seed_of(summary: Summary) -> str:
 def comparison_table(summaries: Sequence[Summary]) -> Table:
     """Return a table of runs (from `read_summary`) or of groups of seeds and folds (from `grouped`).
 
-    Data set and seed stand in the title where all runs share them. Columns that are empty for all are left out.
+    Data set and seed stand in the title where all runs share them. Columns without any value are left out.
     """
     rows = [_row(summary) for summary in summaries]
     shared = [column for column in (_DATA, _SEED) if len({row[column] for row in rows}) == 1]
@@ -163,7 +163,7 @@ def comparison_table(summaries: Sequence[Summary]) -> Table:
 
 
 def markdown_table(summaries: Sequence[Summary], *, processor_time: bool = False) -> str:
-    """Return `comparison_table` as Markdown, with seconds of the processor instead of the clock if asked for."""
+    """Return `comparison_table` as Markdown, with processor time instead of wall time if `processor_time`."""
     seconds = "cpu_seconds" if processor_time else "wall_seconds"
     return _markdown(_header(seconds=seconds), [_row(summary, seconds) for summary in summaries], _DATA + 1)
 
@@ -178,18 +178,18 @@ def _columns(seconds: str) -> list[str]:
 
 
 def federated(summaries: Sequence[Summary]) -> list[Summary]:
-    """Return those that have bytes a node."""
+    """Return the summaries of federated runs, which alone have bytes per node."""
     return [summary for summary in summaries if summary.get("bytes_down_per_node") is not None]
 
 
 def bytes_table(summaries: Sequence[Summary]) -> Table:
-    """Return a table of what a node received and sent over the run, a row for each federated run or group."""
+    """Return a table of the bytes that a node received and sent over the run, one row per federated run or group."""
     header, rows = _without([], _bytes_header(), _bytes_rows(summaries))
     return _table(header, rows, 1, _BYTES_TITLE, _BYTES_CAPTION)
 
 
 def markdown_bytes(summaries: Sequence[Summary]) -> str:
-    """Return `bytes_table` as Markdown, columns without a value too."""
+    """Return `bytes_table` as Markdown, including columns without any value."""
     return _markdown(_bytes_header(), _bytes_rows(summaries), 1)
 
 
@@ -202,7 +202,7 @@ def _bytes_rows(summaries: Sequence[Summary]) -> list[Row]:
 
 
 def _without(columns: Sequence[int], header: Row, rows: Sequence[Row]) -> tuple[Row, list[Row]]:
-    """Return header and rows without these columns and without those that are empty for all."""
+    """Return header and rows without these columns, and without the columns that are empty in all rows."""
     empty = [column for column, cells in enumerate(zip(*rows, strict=True)) if set(cells) == {NONE}]
     header, *left = (
         [cell for column, cell in enumerate(row) if column not in (*columns, *empty)] for row in (header, *rows)
@@ -211,7 +211,7 @@ def _without(columns: Sequence[int], header: Row, rows: Sequence[Row]) -> tuple[
 
 
 def _markdown(header: Row, rows: Sequence[Row], names: int) -> str:
-    """Return a table in Markdown, its first `names` columns flush left."""
+    """Return a table in Markdown with the first `names` columns left-aligned."""
     titles = [title.replace("-\n", "").replace("\n/", "/").replace("\n", " ") for title in header]
     rule = ["---" if column < names else "---:" for column in range(len(header))]
     escaped = [[cell.replace("|", r"\|") for cell in row] for row in rows]
@@ -219,7 +219,7 @@ def _markdown(header: Row, rows: Sequence[Row], names: int) -> str:
 
 
 def _table(header: Row, rows: Sequence[Row], names: int, title: str = "", caption: str = "") -> Table:
-    """Return a table, its first `names` columns flush left; a narrow terminal folds cells, cuts none."""
+    """Return a table with the first `names` columns left-aligned; a narrow terminal wraps cells and cuts none off."""
     table = Table(
         title=Text(title) if title else None,
         caption=Text(caption) if caption else None,
@@ -232,7 +232,7 @@ def _table(header: Row, rows: Sequence[Row], names: int, title: str = "", captio
     for column, name in enumerate(header):
         table.add_column(Text(name), justify="left" if column < names else "right", overflow="fold")
     for row in rows:
-        table.add_row(*(Text(cell) for cell in row))  # names may hold brackets, which rich takes for markup
+        table.add_row(*(Text(cell) for cell in row))  # names may have brackets, which rich would read as markup
     return table
 
 
@@ -290,7 +290,7 @@ _SHOWN_AS: dict[str, tuple[Callable[[float], str], str]] = {
 def partition_table(counts: Sequence[Sequence[int]], node_names: Sequence[str], class_names: Sequence[str]) -> Table:
     """Return samples per node and class (`counts[K][C]`, C = 1 for regression) with totals.
 
-    Above 12 classes each node is summed up: how many classes it holds, and its largest.
+    With more than 12 classes, a row has the number of classes of the node and its largest class.
     """
     sums = [sum(column) for column in zip(*counts, strict=True)]
     names, lines = [*node_names, "all"], [*counts, sums]
@@ -308,7 +308,7 @@ def partition_table(counts: Sequence[Sequence[int]], node_names: Sequence[str], 
 
 
 def files_table(files: Sequence[FileReport]) -> Table:
-    """Return what is known of each file: whose it is, how it was recorded, its windows by class, and its verdict."""
+    """Return a table of recordings: file, subject, recording parameters, windows by class, verdict and problems."""
     header = ["file", "subject", "channels", "rate (Hz)", "windows by class", "seconds", "verdict", "problems"]
     rows = [
         [
@@ -335,9 +335,9 @@ Account = Mapping[str, Any]
 
 
 def privacy_lines(summaries: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return lines for those runs that have an account: what it is of, and what to know before believing it.
+    """Return lines on the privacy account of each run that has one: epsilon, mechanisms, and warnings.
 
-    Of several seeds the account of that which spent most is told.
+    A group of seeds shows the account with the largest epsilon.
     """
     lines = []
     for summary in summaries:
@@ -369,7 +369,7 @@ def _shown(epsilon: float) -> str:
 
 
 def _conduct(parts: Sequence[Mapping[str, Any]]) -> str:
-    """Return who is protected against whom, by which noise, and how often."""
+    """Return the protected unit, the adversary, the noise, the sampling and the number of releases."""
     if not parts:
         return "nothing yet"
     first, releases = parts[0], sum(part["releases"] for part in parts)

@@ -1,4 +1,4 @@
-"""TensorBoard: scalars by group, the config as text, the histogram of a generation's fitness."""
+"""TensorBoard events of a run: scalars in groups, the config as text, and histograms of the population's fitness."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from fne.core.messages import Round
 from fne.watch.history import kept
 from fne.watch.metrics import TAGS
 
-_BINS = 30  # what TensorBoard draws
+_BINS = 30  # as many as TensorBoard draws
 
 
 class TensorBoard:
     """Write an event file into the run folder; a callback and a context manager.
 
     Args:
-        folder: where the event file goes.
+        folder: folder of the event file.
         config_text: the resolved config (YAML), shown as text at step 0.
-        every: keep one step in so many, beside the first and the last.
-        purge_step: first step that a resumed run takes; events of a killed run from there on are hidden.
+        every: keep every n-th step, and the first and the last one.
+        purge_step: first step that a resumed run takes; TensorBoard hides events of the killed run from this step on.
         display_sign: -1 where the figure shown is maximised (NMSE), else 1.
-        loss: its name, said beside the config.
+        loss: name of the loss, shown beside the config.
 
     Raises:
         WriteError: the event file cannot be written.
@@ -50,25 +50,25 @@ class TensorBoard:
         if purge_step is not None:
             _wait_for_a_later_name(self.folder)
         self._events = _EventFile(self.folder, purge_step)
-        if purge_step is None or purge_step <= 1:  # else the first part of the run has written them
+        if purge_step is None or purge_step <= 1:  # otherwise the first part of the run has written both
             better = "higher" if display_sign < 0 else "lower"
-            for tag, said in (
+            for tag, text in (
                 ("config", f"```yaml\n{config_text.rstrip()}\n```"),
                 ("fitness", f"{loss}, {better} is better"),
             ):
-                self._add_text(0, tag, said)
+                self._add_text(0, tag, text)
 
     def __call__(self, strategy: Strategy, round_: Round, metrics: Metrics) -> None:
-        """Write the step's numbers if it is kept; what is not finite is left out (`nonfinite` counts it)."""
+        """Write the numbers of a kept step, except those that are not finite."""
         step = metrics["step"]
-        for title, said in metrics.get("_texts", {}).items():
-            self._add_text(step, title, said)
+        for title, text in metrics.get("_texts", {}).items():
+            self._add_text(step, title, text)
         if not (kept(step, self.every) or strategy.done):
             return
         from tensorboard.compat.proto.summary_pb2 import Summary  # type: ignore[import-untyped]
         from torch.utils.tensorboard.summary import histogram
 
-        # One event a step: `add_scalar` for each name costs ten times as much, mostly in its queue.
+        # One event per step: `add_scalar` for each metric costs ten times as much, mostly in its queue.
         summary = Summary()
         for name, value in metrics.items():
             tag = TAGS.get(name, f"method/{name}")
@@ -85,11 +85,11 @@ class TensorBoard:
                 summary.MergeFrom(shape)
         self._events.add(step, summary=summary)
 
-    def _add_text(self, step: int, title: str, said: str) -> None:
-        """Write a text: the config, or what a strategy has to say about its figures."""
-        from torch.utils.tensorboard.summary import text  # takes a second, and pulls torch in
+    def _add_text(self, step: int, title: str, content: str) -> None:
+        """Write a text: the config, or a strategy's note on its figures."""
+        from torch.utils.tensorboard.summary import text  # takes a second and imports torch
 
-        self._events.add(step, summary=text(title, said))  # type: ignore[no-untyped-call]
+        self._events.add(step, summary=text(title, content))  # type: ignore[no-untyped-call]
 
     def close(self) -> None:
         """Close the event file; a second call does nothing."""
@@ -103,13 +103,13 @@ class TensorBoard:
 
 
 class _EventFile:
-    """An event file that this thread writes, an event at a time.
+    """Event file without a writer thread: an event is in the file when `add` returns.
 
-    TensorBoard's own writer has a thread that prints a traceback on a full disk, and keeps events back for two minutes.
+    TensorBoard's own writer has a thread, which prints a traceback on a full disk and delays events by two minutes.
 
     Args:
-        folder: where the file goes.
-        purge_step: as of `TensorBoard`.
+        folder: folder of the file.
+        purge_step: see `TensorBoard`.
     """
 
     def __init__(self, folder: Path, purge_step: int | None) -> None:
@@ -128,13 +128,13 @@ class _EventFile:
             self.add(purge_step, session_log=SessionLog(status=SessionLog.START))
 
     def add(self, step: int = 0, **content: Any) -> None:
-        """Write an event of a step; raises `WriteError` where that cannot be."""
+        """Write an event of a step, or raise `WriteError`."""
         from tensorboard.compat.proto.event_pb2 import Event
 
         self._records.write(Event(wall_time=time.time(), step=step, **content).SerializeToString())
 
     def write(self, record: bytes) -> None:
-        """Write a record that `RecordWriter` has framed, whole or not at all."""
+        """Write a record framed by `RecordWriter`, completely or not at all."""
         with writing(self._path):
             append(self._file, record)
 
@@ -144,7 +144,7 @@ class _EventFile:
 
 
 def _wait_for_a_later_name(folder: Path) -> None:
-    """Wait while this second has an event file: TensorBoard reads them by name, which begins with it."""
+    """Wait until no event file has the current second in its name: TensorBoard reads event files in order of name."""
     while list(folder.glob(f"events.out.tfevents.{int(time.time()):010d}.*")):
         time.sleep(0.05)
 
@@ -154,7 +154,7 @@ def _is_finite(value: Any) -> bool:
 
 
 def _bins(values: list[float]) -> tuple[Any, list[float]]:
-    """Return `values` as an array and edges of equal bins around them, told apart as floats."""
+    """Return `values` as an array, and edges of equal bins around the values; no two edges are the same float."""
     import numpy as np
 
     clipped = np.clip(np.array(values), -1e38, 1e38)  # their squares must be finite

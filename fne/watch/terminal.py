@@ -1,4 +1,4 @@
-"""Output to any terminal: characters that its encoding lacks, a reader that has gone, a disk that is full."""
+"""Terminal output that copes with characters missing from the encoding, closed pipes and full disks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 
 
 def _replaced(error: UnicodeError) -> tuple[str, int]:
-    """Return ASCII for characters that cannot be encoded: a form of theirs that one can read, else their number."""
+    """Return ASCII for characters that cannot be encoded: a readable form, otherwise the escaped code point."""
     assert isinstance(error, UnicodeEncodeError)
     text = error.object[error.start : error.end]
     return "".join(map(_in_ascii, text)), error.end
@@ -40,7 +40,7 @@ codecs.register_error(_HANDLER, _replaced)
 
 @contextlib.contextmanager
 def any_encoding() -> Iterator[None]:
-    """Let standard output and error write every character, those that their encoding lacks in ASCII."""
+    """Let standard output and error write every character; characters missing from the encoding become ASCII."""
     streams = [stream for stream in (sys.stdout, sys.stderr) if isinstance(stream, io.TextIOWrapper)]
     before = [stream.errors for stream in streams]
     for stream in streams:
@@ -49,18 +49,18 @@ def any_encoding() -> Iterator[None]:
         yield
     finally:
         for stream, errors in zip(streams, before, strict=True):
-            with contextlib.suppress(OSError, ValueError):  # it is closed, or nobody reads any more
+            with contextlib.suppress(OSError, ValueError):  # the stream or the pipe is closed
                 stream.reconfigure(errors=errors)
 
 
 def is_full(error: OSError) -> bool:
-    """Whether an error is of output that went to a full disk; files of the toolkit's own are told by their names."""
+    """Return whether standard output met a full disk; errors of the toolkit's own files carry a file name."""
     return error.errno in _FULL and error.filename is None
 
 
 def silence() -> None:
-    """Drop what standard output still holds, so that Python does not complain of it when it ends."""
-    with contextlib.suppress(OSError, ValueError):  # there is no such file, as in a notebook
+    """Discard unflushed standard output, so that Python reports no error at exit."""
+    with contextlib.suppress(OSError, ValueError):  # standard output has no file descriptor, as in a notebook
         number = sys.stdout.fileno()
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, number)
@@ -68,8 +68,8 @@ def silence() -> None:
 
 
 class Screen(Console):
-    """A console that leaves it to the caller what to do when nobody reads any more."""
+    """Console that leaves a broken pipe to the caller."""
 
     def on_broken_pipe(self) -> None:
-        """Raise the error on; rich would end the process here."""
+        """Raise the error again; rich would end the process here."""
         raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))

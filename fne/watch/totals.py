@@ -1,4 +1,4 @@
-"""What a run adds up to: traffic by node, processor time, last and best figures; it survives a resume."""
+"""Totals of a run over all resumed parts: traffic by node, time, last and best validation figures."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _SIZES = {
     "bytes_down": "encoded_down", "bytes_up": "encoded_up", "payload_down": "payload_down", "payload_up": "payload_up",
     "catch_up": "catch_up",
 }  # fmt: skip
-"""Names of what is summed by node, and of the fields of `Traffic` that are."""
+"""Metric -> field of `Traffic` that is summed by node."""
 
 
 class _Ledger:
-    """Bytes of one kind by node, with their sum and the largest; a step costs no more than its own nodes."""
+    """Bytes of one kind by node, with sum and maximum; the time for a step depends on the nodes of the step alone."""
 
     def __init__(self, by_node: dict[str, int]) -> None:
         self.by_node, self.sum, self.max = by_node, sum(by_node.values()), max(by_node.values(), default=0)
@@ -35,12 +35,12 @@ class _Ledger:
 
 
 class Totals:
-    """Callback that keeps the sums for `summary.json`, and adds the bytes so far to each step's metrics.
+    """Callback that keeps the totals for `summary.json`, and adds the bytes so far to each step's metrics.
 
-    So it is called before those that write or show them.
+    Therefore the callback runs before the callbacks that write or show metrics.
 
     Args:
-        begun: `time.process_time()` when the run began, loading included; now if `None`.
+        begun: `time.process_time()` when the run began, loading included; `None`: now.
     """
 
     def __init__(self, begun: float | None = None) -> None:
@@ -58,7 +58,7 @@ class Totals:
         self._cpu_start, self._wall_start = time.process_time(), time.perf_counter()
 
     def __call__(self, strategy: Strategy, round_: Round, metrics: Metrics) -> None:
-        """Add one step; its metrics say with `_nodes` how many there are, also of those that were not asked."""
+        """Add one step; the metric `_nodes` is the number of all nodes, including nodes that received no request."""
         for name, ledger in self._bytes.items():
             ledger.add(getattr(round_.traffic, _SIZES[name]))
         self._snapshots += round_.traffic.snapshots
@@ -72,7 +72,7 @@ class Totals:
             self._accuracy_best = accuracy
 
     def _per_node(self, nodes: int, *, federated: bool) -> dict[str, float | None]:
-        """Return mean and maximum over `nodes` of each kind of bytes so far."""
+        """Return mean and maximum over `nodes` of each kind of bytes so far; `None` without `federated`."""
         figures: dict[str, float | None] = {}
         for name, ledger in self._bytes.items():
             figures[f"{name}_per_node"] = ledger.sum / nodes if federated else None
@@ -86,7 +86,7 @@ class Totals:
 
     @property
     def wall_seconds(self) -> float:
-        """Seconds of the loop by the clock on the wall."""
+        """Wall time of the loop in seconds, over all resumed parts."""
         return self._wall + time.perf_counter() - self._wall_start
 
     @property
@@ -96,13 +96,13 @@ class Totals:
 
     @property
     def _sound_accuracy(self) -> float | None:
-        """The last step's validation accuracy; `None` where there is none, or where it goes with a non-finite loss."""
+        """Validation accuracy of the last step; `None` without validation, or where its loss is non-finite."""
         accuracy, loss = (self._figures.get(f"{name}_validation") for name in ("accuracy", "loss"))
         sound = accuracy is not None and math.isfinite(accuracy) and (loss is None or math.isfinite(loss))
         return accuracy if sound else None
 
     def has_reached(self, target: float | None) -> bool:
-        """Return whether the last step's validation accuracy is at least the target; `None` is never reached.
+        """Return whether the last step's validation accuracy has reached the target; never if it is `None`.
 
         A model with a non-finite validation loss reaches no target.
         """
@@ -110,9 +110,9 @@ class Totals:
         return target is not None and accuracy is not None and accuracy >= target
 
     def summary(self, nodes: int, *, federated: bool = True) -> dict[str, Any]:
-        """Return the figures of the run; bytes are totals of a node over the run, mean and maximum over `nodes`.
+        """Return the totals for the summary; bytes are those of a node over the run, mean and maximum over `nodes`.
 
-        A method that is not `federated` exchanges nothing: its bytes are `None`.
+        A method that is not `federated` exchanges nothing, so its bytes are `None`.
         """
         figures: dict[str, Any] = {
             "rounds": self._figures["round"],
@@ -129,7 +129,7 @@ class Totals:
         return figures
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the sums so far."""
+        """Return the totals so far."""
         return {
             "bytes": {name: ledger.by_node for name, ledger in self._bytes.items()}, "snapshots": self._snapshots,
             "attendance": self._attendance.by_node, "figures": self._figures, "accuracy_best": self._accuracy_best,
@@ -137,7 +137,7 @@ class Totals:
         }  # fmt: skip
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what `state_dict` returned; `start` the clocks afterwards."""
+        """Restore what `state_dict` returned; call `start` afterwards."""
         self._bytes = {name: _Ledger(dict(state["bytes"][name])) for name in _SIZES}
         self._figures, self._snapshots = state["figures"], state["snapshots"]
         self._attendance = Attendance(state["attendance"])

@@ -288,7 +288,7 @@ def test_one_flipped_bit_of_what_a_run_has_yielded_is_told_and_made_anew(
         assert f"fne train --resume {folder}" in told
     if name == "history.jsonl":
         for read in (lambda: read_history(folder), lambda: curves([folder], tmp_path / "a.png")):
-            with pytest.raises(FneError, match=rf"{name} .*put the run's own file back, or .* {folder} --new-history"):
+            with pytest.raises(FneError, match=rf"{name} .*restore the run's own file, or .* {folder} --new-history"):
                 read()
         assert main(["train", "--resume", str(folder), "-q"]) == 2
         assert "history.jsonl was changed or damaged" in capsys.readouterr().err

@@ -45,7 +45,7 @@ def test_floats_survive_the_file(tmp_path: Path) -> None:
 
 
 def test_a_metric_that_json_cannot_hold_is_named() -> None:
-    with pytest.raises(FneError, match=r"metric 'per_node\.a' is a object and cannot go into history\.jsonl"):
+    with pytest.raises(FneError, match=r"metric 'per_node\.a' has the type object, which history\.jsonl cannot hold"):
         encode({"per_node": {"a": object()}})
 
 
@@ -110,10 +110,10 @@ def test_position_is_the_length_after_each_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"{}\n", "has 3 bytes, the checkpoint knows 6 of it"),
-        (b"{}\n[}\n", "its first 6 bytes are not those that the checkpoint knows, of which line 2 is no JSON"),
-        (b"{}\n[]\n{}\n", "was changed or damaged: its first 6 bytes are not those that the checkpoint knows: put"),
-        (None, "is missing, the checkpoint knows 6 bytes of it"),
+        (b"{}\n", "has 3 bytes, but the checkpoint recorded 6"),
+        (b"{}\n[}\n", "its first 6 bytes differ from the checkpoint's record, and line 2 is not JSON"),
+        (b"{}\n[]\n{}\n", "was changed or damaged: its first 6 bytes differ from the checkpoint's record: restore"),
+        (None, "is missing, but the checkpoint recorded 6 bytes"),
     ],
 )
 def test_a_history_of_another_run_is_refused_and_kept_aside_at_the_users_word(
@@ -125,7 +125,7 @@ def test_a_history_of_another_run_is_refused_and_kept_aside_at_the_users_word(
         path.write_bytes(content)
     with pytest.raises(CheckpointError, match=re.escape(message)) as told:
         History(tmp_path, 1, state)
-    assert "(--new-history), which keeps this one aside as history.damaged.jsonl" in str(told.value)
+    assert "(--new-history), which renames this file to history.damaged.jsonl" in str(told.value)
     assert content is None or path.read_bytes() == content, "nothing is cut off then"
     with History(tmp_path, 1, state, new=True) as history:
         feed(history, range(5, 7), 99)
@@ -137,7 +137,7 @@ def test_a_history_of_another_run_is_refused_and_kept_aside_at_the_users_word(
 
 def test_an_existing_history_is_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "history.jsonl").write_bytes(b"{}\n")
-    with pytest.raises(RunError, match=r"is there already: resume that run \(--resume .*--out"):
+    with pytest.raises(RunError, match=r"already exists: resume that run \(--resume .*--out"):
         History(tmp_path, 1)
     empty = {"position": 0, "digest": hashlib.sha256().hexdigest(), "pending": ""}
     History(tmp_path, 1, empty).finish()  # killed after its first checkpoint, before any step was in it

@@ -83,7 +83,7 @@ def test_curves_over_bytes_leave_out_what_is_not_federated(tmp_path: Path, monke
     monkeypatch.setattr("fne.watch.plots._save", lambda figure, path: drawn.append(figure))
     curves(folders, tmp_path / "x.png", x="bytes")
     assert [text.get_text()[:9] for text in drawn[0].legends[0].get_texts()] == ["fne_mnist"]
-    with pytest.raises(FneError, match=r"over x = 'bytes' \(only federated runs have\); there are"):
+    with pytest.raises(FneError, match=r"over x = 'bytes' \(which only federated runs have\); choose among"):
         curves(folders[1:], tmp_path / "x.png", x="bytes")
 
 
@@ -112,7 +112,9 @@ def test_two_methods_at_equal_rounds_and_bytes(tmp_path: Path) -> None:
 
 def test_curves_without_numbers_say_what_there_is(tmp_path: Path) -> None:
     folder = run_folder(tmp_path, "a")
-    with pytest.raises(FneError, match=r"no run has numbers for y = 'loss_worst' over x = 'step'; there are: accuracy"):
+    with pytest.raises(
+        FneError, match=r"no run has numbers for y = 'loss_worst' over x = 'step'; choose among: accuracy"
+    ):
         curves([folder], tmp_path / "x.png", y="loss_worst")
     with pytest.raises(RunError, match=r"cannot write .*x\.png: No such file.*give another path"):
         curves([folder], tmp_path / "nowhere" / "x.png")
