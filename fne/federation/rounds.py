@@ -82,8 +82,8 @@ def gather(
         frame = wire.reply_frame(reply)
         up[reply.node], payload_up[reply.node] = (0, 0) if silent else (frame.encoded, frame.payload)
         if reply.header != request.header:
-            told = reply.header
-            other = f"answers another request: step {told.step}, attempt {told.attempt} of run {told.run!r}"
+            header = reply.header
+            other = f"answers another request: step {header.step}, attempt {header.attempt} of run {header.run!r}"
             failures.append(failed(reply, other))
             continue
         if reply.status is not Status.OK:
