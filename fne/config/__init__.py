@@ -1,4 +1,4 @@
-"""The way from a YAML file to a checked, fully resolved config, and the registry of everything that has a name.
+"""Configuration: from a YAML file to a checked, fully resolved config, and the registry of all named objects.
 
-The code that a config configures stands elsewhere; nothing here imports torch before it must.
+The code that a config configures is in other folders; the modules of this folder import torch only when they must.
 """

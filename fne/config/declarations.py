@@ -1,8 +1,9 @@
 """Declarations of settings: literal annotations with defaults, alone or as the fields of a group.
 
-A group is a frozen dataclass whose fields are settings. A thing takes the group as one keyword-only parameter, the
-catalogue shows the group's fields in the place of that parameter, and `packing` makes the instance from flat settings.
-Declarations are read from the source without running it, or from what is imported; both ways give the same.
+A group is a frozen dataclass whose fields are settings. A registered object takes the group as one keyword-only
+parameter, the catalogue shows the group's fields in the place of that parameter, and `packing` makes the instance from
+flat settings. Declarations are read from the source without running the source, or from the imported object; both ways
+give the same settings.
 """
 
 from __future__ import annotations
@@ -37,10 +38,10 @@ _PLACE = f"one of {groups.__name__}, or a frozen dataclass of the same file"
 
 
 def flattened(group: type) -> dict[str, Setting]:
-    """Return the settings of a group by name, in the order of the dataclass: those of its bases come first.
+    """Return the settings of a group by name, in the order of the dataclass: fields of its bases come first.
 
     Raises:
-        FneError: the group is no frozen dataclass, or a field cannot be a setting; says what to do.
+        FneError: the group is no frozen dataclass, or a field cannot be a setting; the text says what to do.
     """
     name = group.__name__
     if not (is_dataclass(group) and group.__dataclass_params__.frozen):  # type: ignore[attr-defined]
@@ -58,7 +59,7 @@ def flattened(group: type) -> dict[str, Setting]:
 
 # ------------------------------------------------------------------------------------------------ imported things
 def declared(thing: Any) -> dict[str, Setting]:
-    """Return the settings of an imported object by inspection; a test holds the catalogue to them."""
+    """Return the settings of an imported object by inspection; a test compares the catalogue with these settings."""
     made, names = _groups(thing), _globals(thing)
     settings: dict[str, Setting] = {}
     for name, p in inspect.signature(thing).parameters.items():
@@ -70,12 +71,12 @@ def declared(thing: Any) -> dict[str, Setting]:
 
 
 def packing(thing: T) -> T:
-    """Return a thing that takes the fields of its groups flat, too, and makes the groups of them before the call.
+    """Return an object that also accepts the fields of its groups as flat settings, and makes the groups of them.
 
-    A thing without groups is returned as it is; of a class the constructor is replaced.
+    An object without groups is returned as it is; for a class the constructor is replaced.
 
     Raises:
-        FneError: a dataclass that a parameter is annotated with cannot be a group.
+        FneError: the dataclass in a parameter's annotation cannot be a group.
     """
     made = _groups(thing)
     keys = {name: tuple(flattened(group)) for name, group in made.items()}
@@ -98,10 +99,10 @@ def packing(thing: T) -> T:
 
 
 def _groups(thing: Any) -> dict[str, type]:
-    """Return the groups that a thing takes, by parameter."""
+    """Return the groups that an object takes, by parameter."""
     try:
         parameters = inspect.signature(thing).parameters.values()
-    except (TypeError, ValueError):  # compiled code need not tell its parameters
+    except (TypeError, ValueError):  # compiled code may not expose its parameters
         return {}
     names = _globals(thing)
     meant = {p.name: names.get(p.annotation, p.annotation) if isinstance(p.annotation, str) else p.annotation
@@ -110,14 +111,14 @@ def _groups(thing: Any) -> dict[str, type]:
 
 
 def _globals(thing: Any) -> Mapping[str, Any]:
-    """Return the names by which annotations of a function, or of a class's constructor, are evaluated."""
+    """Return the names for evaluating the annotations of a function or of a class's constructor."""
     function = getattr(thing, "__init__", None) if isinstance(thing, type) else thing
     names: Mapping[str, Any] = getattr(inspect.unwrap(function) if function else None, "__globals__", {})
     return names
 
 
 def _meaning(annotation: Any, key: str, names: Mapping[str, Any]) -> Any:
-    """Return what an annotation means; it is text where its module postpones evaluation."""
+    """Return an annotation's value; the annotation is text where its module postpones evaluation."""
     if not isinstance(annotation, str):
         return annotation
     expression = ast.parse(annotation, mode="eval").body
@@ -131,9 +132,9 @@ _GROUPED = (groups.__name__, "fne.extend")
 
 
 class Scope:
-    """What the declarations of one source file may name beside the vocabulary, found without running the file.
+    """Names that the declarations of one source file may use beside the vocabulary, read without running the file.
 
-    These are aliases and groups that it imports from `fne.config.groups` or `fne.extend`, its own `NAME =
+    These are aliases and groups that the file imports from `fne.config.groups` or `fne.extend`, its own `NAME =
     Annotated[...]` and `NAME = Literal[...]`, and its own frozen dataclasses.
     """
 
@@ -163,15 +164,15 @@ class Scope:
         if not (isinstance(value, ast.Subscript) and isinstance(target, ast.Name)):
             return
         if ast.unparse(value.value) in ("Annotated", "Literal"):
-            with contextlib.suppress(ConfigError):  # it matters only where a declaration names it
+            with contextlib.suppress(ConfigError):  # the alias matters only where a declaration names it
                 self._words[target.id] = _evaluate(value, "", target.id, self._words)
 
     def settings(self, function: ast.FunctionDef, where: str) -> dict[str, Setting]:
-        """Return the settings that a function's keyword-only parameters declare, groups flattened in their place.
+        """Return the settings that a function's keyword-only parameters declare, with groups flattened in their place.
 
         Args:
-            function: what makes the thing.
-            where: the file and line of the thing, for errors.
+            function: the function or constructor that makes the object.
+            where: file and line of the object, for errors.
 
         Raises:
             ConfigError: a declaration or a group cannot be read, or a setting is declared twice.
@@ -193,7 +194,7 @@ class Scope:
         return settings
 
     def _declared(self, argument: ast.arg, default: ast.expr | None, where: str) -> dict[str, Setting]:
-        """Return what one parameter declares: a setting, or those of its group."""
+        """Return the settings that one parameter declares: a single setting, or the settings of its group."""
         key, annotation = argument.arg, argument.annotation
         if annotation is None:
             raise ConfigError([f"{where}: setting {key!r} has no annotation; give it its type"])
@@ -215,7 +216,7 @@ class Scope:
         return _evaluate(annotation, where, key, self._words), value
 
     def _is_group(self, annotation: ast.expr | None) -> bool:
-        """Return whether an annotation is the name of a group, or of a dataclass that was meant to be one."""
+        """Return whether an annotation is the name of a group, or of a dataclass that was meant as a group."""
         name = annotation.id if isinstance(annotation, ast.Name) else ""
         return name in self._groups or (name in self._classes and bool(_dataclass_options(self._classes[name])))
 
@@ -226,7 +227,7 @@ class Scope:
         return known and name not in VOCABULARY
 
     def _group(self, expression: ast.expr, where: str) -> type:
-        """Return the group of a name; of a group of the file itself a stand-in with the same fields."""
+        """Return the group of a name; for a group of the file itself, a stand-in with the same fields."""
         name = ast.unparse(expression)
         if name not in self._groups:
             if name not in self._classes:
@@ -236,7 +237,7 @@ class Scope:
         return self._groups[name]
 
     def _stand_in(self, node: ast.ClassDef) -> type:
-        """Return a dataclass made of what a class of the file declares; none of the class's code runs."""
+        """Return a dataclass made from the declarations of a class of the file; none of the class's code runs."""
         where = f"{self._path}:{node.lineno}"
         group = f"group {node.name!r}"
         options = _dataclass_options(node)
@@ -258,7 +259,7 @@ class Scope:
 
 
 def _dataclass_options(node: ast.ClassDef) -> dict[str, Any]:
-    """Return the options of a class's `@dataclass(...)`, nothing where there is none."""
+    """Return the options of a class's `@dataclass(...)`, empty for a class without the decorator."""
     for decorator in node.decorator_list:
         if isinstance(decorator, ast.Call) and ast.unparse(decorator.func) in ("dataclass", "dataclasses.dataclass"):
             given = {word.arg: word.value for word in decorator.keywords if word.arg}
@@ -270,11 +271,11 @@ _LITERALS = (
     ast.Constant, ast.Name, ast.Subscript, ast.Tuple, ast.List, ast.Dict, ast.keyword, ast.Load,
     ast.UnaryOp, ast.USub, ast.UAdd, ast.Not, ast.BinOp, ast.BitOr, ast.Call,
 )  # fmt: skip
-"""What a declaration may consist of: to read a plugin must neither run its code nor take long."""
+"""Syntax that a declaration may consist of: reading a plugin must neither run its code nor take long."""
 
 
 def _check_literal(node: ast.AST, text: bool) -> None:
-    """Raise `ValueError` for what is no declaration; `text`: whether strings are values here, not names of types."""
+    """Raise `ValueError` for syntax that is no declaration; `text`: whether strings are values, not names of types."""
     if not isinstance(node, _LITERALS):
         raise ValueError(f"{type(node).__name__} is not allowed")
     if isinstance(node, ast.Call) and not (isinstance(node.func, ast.Name) and node.func.id == "Key"):

@@ -1,8 +1,8 @@
-"""From a YAML file and overrides to a checked, fully resolved `Config`; every mistake is told at once.
+"""Loading of configs: from a YAML file and overrides to a checked, fully resolved `Config`; all mistakes are reported.
 
-A mistake is one line, `FILE: key = value: what is allowed (did you mean 'x'?)`; that of an override names the
-command line. Sections are checked against what the registry says of the named thing, so nothing is imported
-that is not used: no config error costs the two seconds of torch.
+A mistake is one line, `FILE: key = value: what is allowed (did you mean 'x'?)`; the line of an override names the
+command line instead. Sections are checked against the registry's declarations, without importing the named objects: no
+config error costs the two seconds of torch.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ COMMAND_LINE = "command line"
 
 
 class Config(RunSection):
-    """Everything that a run depends on, all defaults filled in; made by `load_config`: one of the two kinds below."""
+    """Everything that a run depends on, with all defaults; `load_config` makes one of the two kinds below."""
 
     strategy: NamedSection
     engine: NamedSection
     watch: WatchSection
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the YAML shape in plain lists and dicts; `load_config` of it gives an equal config."""
+        """Return the config as in YAML, in plain lists and dicts; `load_config` of the result gives an equal config."""
         first = {"name": self.name, "seed": self.seed}
         sections = ((key, getattr(self, key)) for key in SECTIONS if hasattr(self, key))
         middle = {key: part.to_dict() if isinstance(part, NamedSection) else dict(part) for key, part in sections}
@@ -86,9 +86,9 @@ class SearchConfig(Config):
 
 
 SECTIONS = ("data", "model", "problem", "strategy", "engine", "evaluation", "policy", "watch")
-"""In the order in which a config is written."""
+"""Sections in the order in which a config is written."""
 LEARNING = ("data", "model", "evaluation", "policy")
-"""Of these the ones that a search has not."""
+"""Sections that a search does not have."""
 _LAST = ("secure", "wire", "plugins")
 
 
@@ -100,16 +100,16 @@ def load_config(
 
     Args:
         source: path of a file, name of a bundled config, or the settings themselves.
-        overrides: `key=value` with a dotted key and a value in YAML, such as `strategy.rounds=5`; a later one
+        overrides: `key=value` with a dotted key and a value in YAML, such as `strategy.rounds=5`; a later override
             wins. `strategy=fedavg` replaces the whole section by that method's defaults.
-        recorded: the source is a config that was resolved before, whose paths are taken as they are.
+        recorded: whether the source is an already resolved config, whose paths are taken as they are.
 
-    Paths in a file are relative to the file, and where there is nothing they are looked for from the current folder,
-    with a `PathWarning`. Those of a bundled config, of a mapping and of overrides are relative to the current folder.
-    The config has them as absolute paths.
+    Paths in a file are relative to the file; a path that does not exist there is looked for in the current folder, with
+    a `PathWarning`. Paths of a bundled config, of a mapping and of overrides are relative to the current folder. The
+    returned config has absolute paths.
 
     Raises:
-        ConfigError: with a line for each mistake.
+        ConfigError: the config has mistakes; the text has a line for each mistake.
     """
     if isinstance(source, Mapping):
         if why := excess(source):
@@ -325,7 +325,7 @@ class _Reader:
         return made | over_paths(model, given, located)
 
     def located(self, key: str, text: str, *, search: bool = False) -> str:
-        """Return the absolute path that a key gives, see `load_config`; to `search` for it elsewhere, as it is."""
+        """Return a key's path as absolute, see `load_config`; with `search`, the text of a missing file is kept."""
         if "\0" in text:
             self.wrong(key, "must be a path", text)
             return text
@@ -362,12 +362,12 @@ class _Reader:
 
 
 def _exists(path: str) -> bool:
-    """Whether there is a file or folder, or where `{node}` stands for names one of some node."""
+    """Return whether a file or folder exists; where `{node}` stands for names, whether the file of any node exists."""
     return os.path.exists(path) or ("{node}" in path and bool(glob.glob(glob.escape(path).replace("{node}", "*"))))
 
 
 def without_folders(config: Config) -> dict[str, Any]:
-    """Return a config's plain values with the last part alone of each path: what does not depend on where files lie."""
+    """Return a config's plain values with only the last part of each path, independent of the files' folders."""
     tree = config.to_dict()
 
     def last(key: str, form: str, text: str) -> str:
@@ -382,7 +382,7 @@ def without_folders(config: Config) -> dict[str, Any]:
 
 
 def _keys(tree: Mapping[str, Any], *, searches: bool) -> Iterator[str]:
-    """Yield the dotted names of all keys that a config of these named things can have."""
+    """Yield the dotted names of all keys that a config with these named objects can have."""
 
     def settings(kind: str, section: str, value: Any, usual: str = "") -> Iterator[str]:
         name = value.get("name", usual) if isinstance(value, dict) else value or usual

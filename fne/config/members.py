@@ -1,7 +1,7 @@
-"""Members of a strategy: tables of what they are, checked when a strategy is made; one way to read optional ones.
+"""Members of a strategy: tables of the required and optional members, their check, and access to optional members.
 
-A strategy is a plain class, so an attribute that a user calls `population` for reasons of their own would be taken for
-the method of that name. `new_strategy` refuses such a strategy before there is a run folder.
+A strategy is a plain class, so a user's own attribute that happens to be called `population` would be taken for the
+method of that name. `new_strategy` refuses such a strategy before the run folder is made.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def _is_method(value: Any) -> bool:
         inspect.signature(value).bind()
     except TypeError:
         return False
-    except ValueError:  # compiled code need not tell its parameters
+    except ValueError:  # compiled code may not expose its parameters
         return True
     return True
 
@@ -48,7 +48,7 @@ KINDS: dict[str, Callable[[Any], bool]] = {
     ),
     "tensors": lambda value: isinstance(value, Mapping),
 }
-"""What each kind of member must be."""
+"""Test that a member of each kind must pass."""
 
 _WORDS = {
     "method": "a method without required arguments",
@@ -69,9 +69,9 @@ class Member:
     """An optional member of a strategy.
 
     Args:
-        kind: what it must be, a key of `KINDS`; None is allowed besides and means the same as a missing member.
-        default: what a strategy without the member is taken to have.
-        meaning: what the toolkit does with it.
+        kind: kind of the member, a key of `KINDS`; None is also allowed and means the same as a missing member.
+        default: value of the member for a strategy without it.
+        meaning: use that the toolkit makes of the member.
     """
 
     kind: str
@@ -81,27 +81,31 @@ class Member:
 
 MEMBERS = {
     "pooled": Member("true or false", False, "whether all data go to one node, since the method is not federated"),
-    "validates": Member("true or false", True, "whether validation data are looked at; else they may be empty"),
+    "validates": Member("true or false", True, "whether validation data are used; otherwise they may be empty"),
     "champion": Member("method", None, "returns the Result that watch.champions keeps; without it: result()"),
     "population": Member("method", None, "returns weights [n, D] of trade-offs and the rows of front.csv"),
-    "terms": Member("method", None, "returns what it asks of nodes at most, as fne.privacy.policy.Terms"),
+    "terms": Member("method", None, "returns the most that it requests of nodes, as fne.privacy.policy.Terms"),
     "privacy": Member("method", None, "returns the account of privacy for the summary, a mapping"),
-    "lineage": Member("lineage", None, "what nodes can make by themselves, for wire = lineage"),
-    "decision": Member("tensors", None, "by which tell advanced the lineage last; None before"),
+    "lineage": Member(
+        "lineage", None, "lineage of the candidates that nodes can make by themselves, for wire = lineage"
+    ),
+    "decision": Member("tensors", None, "decision by which tell advanced the lineage last; None before"),
     "secure": Member("true or false", None, "whether the setting secure must be set, or must not"),
-    "fewest": Member("whole number", None, "fewest nodes that a step asks; without it: those of the first request"),
+    "fewest": Member(
+        "whole number", None, "fewest nodes that a step addresses; without it: those of the first request"
+    ),
     "takes_known": Member("true or false", False, "whether problem.known is of use to a search"),
     "releases": Member("true or false", None, "whether owners are asked at the end; without it: unless pooled"),
     "publishes": Member("true or false", False, "whether owners publish what they have measured"),
 }
-"""Name -> what it is. Every other attribute of a strategy is the strategy's own affair."""
+"""Name -> optional member. Every other attribute of a strategy is private to the strategy."""
 
 
 def member(strategy: Strategy, name: str) -> Any:
     """Return an optional member of a strategy, or its default where the strategy has none.
 
     Raises:
-        FneError: the member is of another kind than the table says, or is a property that raises.
+        FneError: the member's kind differs from the table, or the member is a property that raises.
     """
     declared = MEMBERS[name]
     try:
@@ -120,7 +124,7 @@ def member(strategy: Strategy, name: str) -> Any:
 
 
 def check_members(strategy: Strategy) -> None:
-    """Raise `FneError` for the first member that is missing or of another kind than the tables say."""
+    """Raise `FneError` for the first member that is missing or whose kind differs from the tables."""
     for name in (*VALUES, *METHODS):
         what = "a method" if name in METHODS else "a value or a property, and no method"
         if not hasattr(strategy, name):
@@ -136,7 +140,7 @@ def check_members(strategy: Strategy) -> None:
 
 
 def _check_declared(strategy: Strategy, name: str) -> None:
-    """Raise `FneError` for a member that is a trait and not declared, or declared and not there."""
+    """Raise `FneError` for a member that is a trait but not declared, or declared but missing."""
     declared = registry.traits("strategy", name)
     for trait, what in TRAITS["strategy"].items():
         value, given = member(strategy, trait), bool(declared.get(trait))
@@ -154,14 +158,14 @@ def _check_declared(strategy: Strategy, name: str) -> None:
 
 
 def attempt(strategy: Strategy, name: str, use: Callable[[Any], T]) -> T | None:
-    """Return what `use` makes of an optional method, or `None` with a warning where that fails.
+    """Return the result of `use` with an optional method, or `None` with a warning where the call fails.
 
-    What a run has trained is not to be lost because something beside it fails.
+    A failure in an optional method must not lose the trained result of a run.
 
     Args:
-        strategy: whose method it is.
-        name: of the method.
-        use: is given the method, or `None` where the strategy has none.
+        strategy: the strategy that may have the method.
+        name: name of the method.
+        use: gets the method, or `None` where the strategy has none.
 
     Raises:
         OSError: a file cannot be written.
@@ -186,13 +190,13 @@ def new_strategy(name: str, task: Any, seed: int, settings: Mapping[str, Any]) -
     """Return a strategy of a registered name.
 
     Args:
-        name: as `fne list` has it.
-        task: what the strategy is given: a `LearningTask`, `SearchTask` or `FrontTask`.
-        seed: of the run.
-        settings: of the strategy, checked.
+        name: the registered name, as `fne list` shows it.
+        task: the strategy's task: a `LearningTask`, `SearchTask` or `FrontTask`.
+        seed: seed of the run.
+        settings: checked settings of the strategy.
 
     Raises:
-        FneError: an optional member is of the wrong kind; names it and the strategy.
+        FneError: an optional member is of the wrong kind; the text names the member and the strategy.
         SettingError: so many models or points do not fit into memory.
     """
     entry = registry.entry("strategy", name)

@@ -1,14 +1,14 @@
-"""Everything that has a name: strategies, models, data sets, partitions, engines, node tasks.
+"""Registry of all named objects: strategies, models, data sets, problems, partitions, engines, node tasks.
 
-Adding one is a decorated class or function in a file of its own:
+A decorated class or function in a file of its own adds an object:
 
     @register("model", "cnn")
     class CNN(nn.Module):
         def __init__(self, shape, outputs, *, width: Annotated[int, Key("filters", ge=1)] = 16): ...
 
-Keyword-only parameters are its settings, or groups of settings; their annotations and defaults are the only
-declaration. The catalogue *reads* them from the source (`fne.config.declarations`), so that `fne list`, `fne show` and
-a config error need not import torch (2 s); the object itself is imported when it is used.
+The keyword-only parameters are the object's settings, or groups of settings; their annotations and defaults are the
+only declaration. The catalogue *reads* them from the source (`fne.config.declarations`), so that `fne list`, `fne show`
+and a config error need not import torch (2 s); the object itself is imported when it is used.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ TAKEN = {
     "name": KINDS, "nodes": ("data", "problem"), "partition": ("data",), "shift": ("data",),
     **dict.fromkeys(("noise", "infeasible", "known"), ("problem",)),
 }  # fmt: skip
-"""Keys of the config section itself, which no setting of these kinds can have."""
+"""Keys of the config section itself, which settings of these kinds cannot use."""
 
 T = TypeVar("T")
 
@@ -50,12 +50,12 @@ _FOLDERS = (
     "fne.strategies", "fne.engines", "fne.models", "fne.data", "fne.data.eeg", "fne.problems", "fne.learning",
     "fne.search", "fne.secure",
 )  # fmt: skip
-"""Packages whose files register things of the toolkit."""
+"""Packages whose files register the toolkit's own objects."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One registered thing, as its source declares it."""
+    """One registered object, as its source declares it."""
 
     kind: str
     name: str
@@ -67,9 +67,9 @@ class Entry:
     settings: dict[str, Setting] = field(repr=False)
     """key -> (annotation, default), `...` where there is no default."""
     task: str = "LearningTask"
-    """What a strategy is for: the type of its first parameter, `LearningTask`, `SearchTask` or `FrontTask`."""
+    """Kind of task of a strategy: the type of its first parameter, `LearningTask`, `SearchTask` or `FrontTask`."""
     traits: dict[str, str] = field(default_factory=dict, repr=False)
-    """Declared traits as the source has them; what is `True` is an empty text, and what is `False` is left out."""
+    """Declared traits as the source text has them; `True` becomes an empty text, and `False` is left out."""
 
     @property
     def summary(self) -> str:
@@ -86,19 +86,19 @@ _registered: dict[tuple[str, str], Any] = {}
 _traits: dict[tuple[str, str], dict[str, Any]] = {}
 _plugin_entries: dict[tuple[str, str], Entry] = {}
 _plugin_files: dict[str, tuple[Path, str]] = {}
-"""Module -> file and SHA-256 of what was read."""
+"""Module -> file, and SHA-256 of the text that was read."""
 _PLUGINS = threading.RLock()
-"""Held while plugins are read, imported or looked up: several threads may train with the same one."""
+"""Held while plugins are read, imported or looked up: several threads may train with the same plugin."""
 
 
 def register(kind: str, name: str, **traits: Any) -> Callable[[T], T]:
-    """Decorate a class or function to give it a name; two things of one kind and name are an error.
+    """Decorate a class or function to give it a name; two objects of one kind and name are an error.
 
-    What has groups of settings takes their fields flat from then on, or the groups themselves.
+    An object with groups of settings then takes their fields flat, or the groups themselves.
 
     Args:
-        kind, name: what is registered, as literal strings.
-        traits: what is declared of the thing beside its settings, by the names in `fne.config.traits.TRAITS`.
+        kind, name: kind and name of the object, as literal strings.
+        traits: declarations about the object beside its settings, by the names in `fne.config.traits.TRAITS`.
     """
     if kind not in KINDS:
         raise FneError(f"cannot register {name!r} as {kind!r}: kinds are {', '.join(KINDS)}")
@@ -124,14 +124,14 @@ def _same_place(a: Any, b: Any) -> bool:
 
 
 def catalogue(kind: str) -> dict[str, Entry]:
-    """Return everything registered under `kind` by name, sorted, without importing it."""
+    """Return all entries registered under `kind` by name, sorted, without importing the objects."""
     with _PLUGINS:
         found = {**_own_entries(), **_plugin_entries}
     return dict(sorted((name, entry) for (k, name), entry in found.items() if k == kind))
 
 
 def entry(kind: str, name: str) -> Entry:
-    """Return one entry; an unknown name is an error that names the nearest."""
+    """Return one entry; the error for an unknown name suggests the nearest known name."""
     known = catalogue(kind)
     if name not in known:
         raise FneError(f"unknown {kind} {name!r}{did_you_mean(name, known)} (known: {', '.join(known)})")
@@ -153,7 +153,7 @@ def traits(kind: str, name: str) -> Mapping[str, Any]:
 
 
 def settings_model(found: Entry) -> type[BaseModel]:
-    """Return a pydantic model of the entry's settings: unknown keys, NaN and infinities are refused."""
+    """Return a pydantic model of the entry's settings, which refuses unknown keys, NaN and infinities."""
     return found.model
 
 
@@ -169,10 +169,10 @@ def add_plugin(path: Path) -> None:
         others = {key: e for key, e in {**_own_entries(), **_plugin_entries}.items() if e.module != module}
         fresh = _gather([(module, path)], others)  # before anything changes: a broken file leaves no trace
         for key in [key for key, e in _plugin_entries.items() if e.module == module]:
-            del _plugin_entries[key]  # of an earlier reading
+            del _plugin_entries[key]  # entries of an earlier reading
         _plugin_entries.update(fresh)
         content = hashlib.sha256(path.read_bytes()).hexdigest()
-        if _plugin_files.get(module, (path, content))[1] != content:  # edited since it was imported
+        if _plugin_files.get(module, (path, content))[1] != content:  # the file was edited after its import
             sys.modules.pop(module, None)
             for key in [key for key, thing in _registered.items() if thing.__module__ == module]:
                 del _registered[key]
@@ -180,7 +180,7 @@ def add_plugin(path: Path) -> None:
 
 
 def plugin_digests() -> dict[str, str]:
-    """Return file name -> SHA-256 of every plugin in use, for the record of a run."""
+    """Return file name -> SHA-256 of every plugin in use, for a run's record."""
     with _PLUGINS:
         return {str(path): content for path, content in _plugin_files.values()}
 
@@ -216,7 +216,7 @@ def _import_file(found: Entry) -> None:
 
 
 def _line(error: Exception, file: Path) -> str:
-    """Return ` (line n)`, where in the file an error came up; a syntax error says so itself."""
+    """Return ` (line n)`, the line of the file that raised an error; a syntax error names its line itself."""
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
     return f" (line {lines[-1]})" if lines else ""
 
@@ -224,7 +224,7 @@ def _line(error: Exception, file: Path) -> str:
 # ------------------------------------------------------------------------------------------------ reading
 @cache
 def _own_entries() -> dict[tuple[str, str], Entry]:
-    """Entries of the toolkit and of installed packages with an entry point in the group `fne.plugins`."""
+    """Return the entries of the toolkit and of installed packages with an entry point in the group `fne.plugins`."""
     sources: list[tuple[str, Path]] = []
     for package in _FOLDERS:
         spec = importlib.util.find_spec(package)
@@ -245,7 +245,7 @@ def _own_entries() -> dict[tuple[str, str], Entry]:
 def _gather(
     sources: Sequence[tuple[str, Path]], others: Mapping[tuple[str, str], Entry]
 ) -> dict[tuple[str, str], Entry]:
-    """Read files; a name that is there already, in them or in `others`, is an error."""
+    """Read files; a name that occurs twice, in the files or in `others`, is an error."""
     found: dict[tuple[str, str], Entry] = {}
     for module, path in sources:
         for item in _read(path, module):
@@ -307,7 +307,7 @@ def _declared_traits(decorator: ast.Call) -> dict[str, str]:
 
 
 def _constructor(node: ast.ClassDef | ast.FunctionDef) -> ast.FunctionDef | None:
-    """Return what makes the thing: the function itself, or a class's `__init__` if it has one."""
+    """Return the function that makes the object: the function itself, or a class's `__init__` if there is one."""
     if isinstance(node, ast.FunctionDef):
         return node
     made = [item for item in node.body if isinstance(item, ast.FunctionDef) and item.name == "__init__"]

@@ -1,4 +1,4 @@
-"""The sections of a config: what they hold, with types, bounds and defaults."""
+"""Config sections: their keys with types, bounds and defaults."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def parse_bytes(value: int | float | str) -> int:
 
 
 class Section(BaseModel):
-    """Immutable, no unknown keys, finite numbers."""
+    """Base of all sections: immutable, without unknown keys, with finite numbers only."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class NamedSection(Section):
-    """A registered thing and all its settings."""
+    """A registered object and all its settings."""
 
     name: str
     settings: dict[str, Any]
@@ -43,12 +43,14 @@ class NamedSection(Section):
 class DataNodes(Section):
     """Keys of the data section that are the same for every data set."""
 
-    nodes: Annotated[int | None, Key("nodes that share the data; null: the partition says", ge=1, le=10**6)] = None
-    shift: Annotated[int, Key("most that a training input is moved, anew each time", unit="pixels, samples", ge=0)] = 0
+    nodes: Annotated[int | None, Key("nodes that share the data; null: the partition decides", ge=1, le=10**6)] = None
+    shift: Annotated[
+        int, Key("largest shift of a training input, drawn anew each time", unit="pixels, samples", ge=0)
+    ] = 0
 
 
 class DataSection(DataNodes, NamedSection):
-    """A data set, how many nodes share it and how; `settings` are the loader's."""
+    """A data set, the number of its nodes, and the partition; `settings` are the loader's."""
 
     partition: NamedSection
 
@@ -62,7 +64,7 @@ class ProblemNodes(Section):
     """Keys of the problem section that are the same for every problem."""
 
     nodes: Annotated[int, Key("owners that can measure points", ge=1, le=10**6)] = 10
-    noise: Annotated[float, Key("standard deviation of what is added to each measurement; alpha", ge=0)] = 0.0
+    noise: Annotated[float, Key("standard deviation of the noise on each measurement; alpha", ge=0)] = 0.0
     infeasible: Annotated[
         int,
         Key("tau: node k (from 1) cannot measure slots k to k + tau - 1 of the first variable; nodes are slots", ge=0),
@@ -70,11 +72,11 @@ class ProblemNodes(Section):
     known: Annotated[
         str | None,
         Key(
-            "CSV of known points, {node} stands for the node's name: its columns are the variables and the objectives",
+            "CSV of known points, with variables and objectives as columns; {node} stands for the node's name",
             path="file",
         ),
     ] = None
-    declines: Annotated[tuple[str, ...], Key("nodes that decline to release what they found")] = ()
+    declines: Annotated[tuple[str, ...], Key("nodes that decline to release their results")] = ()
 
 
 class ProblemSection(ProblemNodes, NamedSection):
@@ -87,30 +89,32 @@ class ProblemSection(ProblemNodes, NamedSection):
 
 
 class PolicySection(Section):
-    """What a simulated node answers at most, whatever the server asks for: fixed before the first request.
+    """Limits on a simulated node's answers, whatever the server requests: fixed before the first request.
 
-    Null is what the method says that it asks for.
+    Null stands for the limit that the method declares.
     """
 
     noise: Annotated[
-        float | None, Key("least of a node's own noise on an answer, of what it is added to: in clips", ge=0)
+        float | None, Key("least standard deviation of a node's own noise on an answer, in clips", ge=0)
     ] = None
-    clip: Annotated[float | None, Key("largest L2 norm of what noise is added to", gt=0)] = None
+    clip: Annotated[float | None, Key("largest L2 norm of the values that noise is added to", gt=0)] = None
     answers: Annotated[
-        int | None, Key("most requests that a node answers with noise; null: one a round", unit="requests", ge=1)
+        int | None, Key("most requests that a node answers with noise; null: one in each round", unit="requests", ge=1)
     ] = None
     epsilon: Annotated[
-        float | None, Key("most that a node's own account comes to, by RDP; null: what the method plans", gt=0)
+        float | None, Key("largest epsilon of a node's own account, by RDP; null: the method's plan", gt=0)
     ] = None
-    delta: Annotated[float | None, Key("of that account; null: the strategy's, or 1e-05", gt=0, lt=1)] = None
+    delta: Annotated[float | None, Key("delta of the node's account; null: the strategy's, or 1e-05", gt=0, lt=1)] = (
+        None
+    )
 
 
 class EvaluationSection(Section):
-    """How a population meets the data: results agree on every path, time and memory do not."""
+    """How a population is evaluated on the data: results agree on every path, time and memory differ."""
 
     path: Annotated[
         Literal["table", "auto", "loop", "vmap", "stacked"],
-        Key("table: known best of model and device; auto: a timed trial at step 0; others: that path"),
+        Key("table: best known path for model and device; auto: a timed trial at step 0; others: the named path"),
     ] = "table"
     tiles: Annotated[
         Literal["node", "joined"],
@@ -119,13 +123,19 @@ class EvaluationSection(Section):
     memory: Annotated[
         int,
         BeforeValidator(parse_bytes),
-        Key("most memory that a pass may take", unit="bytes", allowed=f"{_SIZE}, at least 1MB", ge=10**6),
+        Key("most memory that a pass may use", unit="bytes", allowed=f"{_SIZE}, at least 1MB", ge=10**6),
     ] = 2 * 10**9
-    chunk: Annotated[int | None, Key("most in a pass; null: from memory", unit="individuals", ge=1)] = None
-    tile: Annotated[int | None, Key("most in a pass; null: from memory", unit="samples", ge=1)] = None
+    chunk: Annotated[
+        int | None, Key("most individuals in a pass; null: as memory allows", unit="individuals", ge=1)
+    ] = None
+    tile: Annotated[int | None, Key("most samples in a pass; null: as memory allows", unit="samples", ge=1)] = None
     together: Annotated[
         int,
-        Key("trained side by side by a node; 0: one on a CPU, on a GPU as many as memory holds", unit="models", ge=0),
+        Key(
+            "models that a node trains side by side; 0: one on a CPU, on a GPU as many as memory holds",
+            unit="models",
+            ge=0,
+        ),
     ] = 0
     batch_norm: Annotated[
         Literal["identity", "batch", "server"],
@@ -134,13 +144,13 @@ class EvaluationSection(Section):
 
 
 class WatchSection(Section):
-    """What a run writes, and when it stops early."""
+    """Output of a run, and its early stopping."""
 
     every: Annotated[int, Key("write every n-th step to the history", unit="steps", ge=1)] = 1
     checkpoint_every: Annotated[int, Key("write a checkpoint every n-th step", unit="steps", ge=1)] = 50
     tensorboard: Annotated[bool, Key("write TensorBoard events")] = True
-    target: Annotated[float | None, Key("stop at this validation accuracy; null: never", ge=0, le=1)] = None
-    champions: Annotated[int, Key("keep the fittest of every n-th step; 0: none", unit="steps", ge=0)] = 0
+    target: Annotated[float | None, Key("validation accuracy at which the run stops; null: never", ge=0, le=1)] = None
+    champions: Annotated[int, Key("keep the fittest individual of every n-th step; 0: none", unit="steps", ge=0)] = 0
 
 
 _NAME = "text of at most 100 letters, digits, '.', '_' and '-' that begins with a letter or digit"
@@ -148,16 +158,18 @@ _SEED = "a whole number >= 0 and < 2**63"
 
 
 class RunSection(Section):
-    """What stands at the top of a config."""
+    """Top-level keys of a config."""
 
     name: Annotated[str, Key("name of the run", allowed=_NAME, pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
     seed: Annotated[int, Key("seed of everything public", allowed=_SEED, ge=0, lt=2**63)] = 0
     secure: Annotated[
         Literal[False, True, "clip"],
-        Key("the server sees sums over nodes only; clip: numbers too large for them are clipped, not an error"),
+        Key("let the server see sums over nodes only; clip: numbers too large for a sum are clipped, not an error"),
     ] = False
     wire: Annotated[
         Literal["tensors", "lineage", "auto"],
-        Key("of candidates whole models are sent, or decisions from which nodes make them; auto: these if it can be"),
+        Key("send candidates as whole models, or as decisions from which nodes make them; auto: decisions if possible"),
     ] = "tensors"
-    plugins: Annotated[tuple[str, ...], Key("Python files that register things of one's own", path="file")] = ()
+    plugins: Annotated[
+        tuple[str, ...], Key("Python files that register your own strategies, models, data sets and so on", path="file")
+    ] = ()

@@ -1,4 +1,4 @@
-"""What a setting may be: its declaration, the model that checks it, and the words of an error about it."""
+"""Settings: the declaration with `Key`, the pydantic model that checks values, and the texts of errors about them."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from fne.core.quiet import ignored
 
 
 def Key(description: str, *, unit: str = "", allowed: str = "", path: PathForm = "", **bounds: Any) -> Any:  # noqa: N802
-    """Describe a setting: what it is, its unit, and its bounds (`ge`, `gt`, `le`, `lt`, `min_length`).
+    """Describe a setting: a phrase, the unit, and the bounds (`ge`, `gt`, `le`, `lt`, `min_length`).
 
     `allowed` replaces the words made from type and bounds, as the end of "must be ...". `path` says in which form a
-    text, or each of a list, is a path, which a config then takes as relative to its own file: `file` (the whole text),
-    `search` (the same, but where there is no such file the text stays as it is), `call` (`FILE.py:NAME`) or `program`
-    (the first of a list, if it has a slash).
+    text, or each text of a list, is a path, which a config then takes as relative to its own file: `file` (the whole
+    text), `search` (the same, but where there is no such file the text stays as it is), `call` (`FILE.py:NAME`) or
+    `program` (the first of a list, if it has a slash).
     """
     extra: dict[str, Any] = {"unit": unit, "allowed": allowed, "path": path}
     return Field(description=description, json_schema_extra=extra, **bounds)
 
 
 LARGEST = 2**53
-"""Most that a whole number may be which has no bound of its own: a float holds all up to it."""
+"""Upper bound on whole numbers without a bound of their own: a float represents all of them exactly."""
 _HUGE = 2**1023
-"""Whole numbers from here on are as good as infinite: Python makes no float of one that is twice as large."""
+"""Whole numbers from here on count as infinite: Python cannot convert one that is twice as large to a float."""
 
 PathForm = Literal["", "file", "search", "call", "program"]
 
@@ -37,12 +37,12 @@ PathForm = Literal["", "file", "search", "call", "program"]
 def over_paths(
     model: type[BaseModel], values: Mapping[str, Any], change: Callable[[str, str, str], str]
 ) -> dict[str, Any]:
-    """Return values with each path in them changed.
+    """Return values in which each path is replaced.
 
     Args:
-        model: whose fields the values are, with `Key(path=...)` where they are paths.
-        values: by key; they need not be complete.
-        change: gets the key, the form (`file` or `search`) and the path without what is none, and returns another path.
+        model: model whose fields the values are, with `Key(path=...)` for paths.
+        values: values by key; they need not be complete.
+        change: gets the key, the form (`file` or `search`) and the bare path, and returns the new path.
     """
 
     def changed(key: str, form: str, value: Any) -> Any:
@@ -64,15 +64,15 @@ def over_paths(
 
 
 def model_of(name: str, settings: Mapping[str, tuple[Any, Any]]) -> type[BaseModel]:
-    """Return a pydantic model of `key -> (annotation, default)`; unknown keys, NaN, infinity are refused."""
+    """Return a pydantic model of `key -> (annotation, default)`; the model refuses unknown keys, NaN and infinity."""
     fields: dict[str, Any] = {key: (_bounded(a), default) for key, (a, default) in settings.items()}
     config = ConfigDict(extra="forbid", allow_inf_nan=False, validate_default=True, protected_namespaces=())
-    with ignored(message="Field name .* shadows an attribute"):  # such as `copy`: nobody calls pydantic's method
+    with ignored(message="Field name .* shadows an attribute"):  # such as `copy`: no code calls pydantic's method
         return create_model(name, __config__=config, **fields)
 
 
 def _bounded(annotation: Any) -> Any:
-    # Bounds belong to a union's numbers: pydantic would hold the text of `Literal["all"] | int` to them, too.
+    # Bounds belong to a union's numbers: pydantic would apply them to the text of `Literal["all"] | int`, too.
     inner, notes = _parts(annotation)
     bounds = _bounds(notes)
     if get_origin(inner) not in (Union, types.UnionType) or not bounds:
@@ -84,7 +84,7 @@ def _bounded(annotation: Any) -> Any:
 # ------------------------------------------------------------------------------------------------ checking
 @dataclass(frozen=True)
 class Mistake:
-    """A key that is unknown, missing or has a wrong value, and what is allowed."""
+    """A key that is unknown, missing or has a wrong value, with the text of what is allowed."""
 
     key: str
     text: str
@@ -97,13 +97,13 @@ def check(
     more: Sequence[str] = (),
     elsewhere: Sequence[str] = (),
 ) -> tuple[dict[str, Any], list[Mistake]]:
-    """Return what a model makes of plain `values`, with all defaults, or nothing and every mistake.
+    """Return the values that a model makes of plain `values`, with all defaults, or no values and every mistake.
 
     Args:
-        model: one field a key.
-        values: dicts, lists and scalars by key.
-        what: whose keys they are, such as `strategy 'fne'`.
-        more: keys of the same section that are checked elsewhere, for suggestions.
+        model: model with one field for each key.
+        values: plain dicts, lists and scalars by key.
+        what: owner of the keys, such as `strategy 'fne'`.
+        more: further keys of the same section, which other code checks, for suggestions.
         elsewhere: dotted keys of other sections, for suggestions.
     """
     fields = {key: Annotated[(field.annotation, field)] for key, field in model.model_fields.items()}
@@ -128,14 +128,14 @@ def check(
         text = f"must be {allowed(fields[key])}{most}"
         for short, clear in _CLEARER.get(wrong[key], {}).items():
             text = text.replace(short, clear)
-        if isinstance(value := given.get(key), dict) and below.get(key) in value:  # which of the many it is
+        if isinstance(value := given.get(key), dict) and below.get(key) in value:  # the index of the wrong item
             text += f"; {below[key]} = {shown(value[below[key]])} is not"
         mistakes.append(Mistake(key, text + _nearest_choice(given.get(key), _leaves(fields[key]))))
     return {} if mistakes else {key: getattr(made, key) for key in fields}, mistakes
 
 
 def _nearest_choice(value: Any, leaves: Sequence[Any]) -> str:
-    """Return a suggestion for the first text of a value that is none of the choices among `leaves`."""
+    """Return a suggestion for the first text in a value that is not among the choices in `leaves`."""
     choices = [leaf for leaf in leaves if isinstance(leaf, str)]
     if any(leaf is bool or isinstance(leaf, bool) for leaf in leaves):
         choices += ["true", "false"]
@@ -150,7 +150,7 @@ _CLEARER = {
 
 
 def _oddity(value: Any, annotation: Any) -> str:
-    # Where pydantic is too kind: true is no number, and what a free mapping holds must be plain and finite.
+    # Pydantic is too lenient: true is no number, and the values of a free mapping must be plain and finite.
     scalars, leaves = list(_scalars(value)), _leaves(annotation)
     bounded = any(hasattr(bound, "le") or hasattr(bound, "lt") for bound in _bounds(_parts(annotation)[1]))
     counts = int in leaves and not bounded
@@ -190,7 +190,7 @@ _SIGNS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<=", "multiple_of": "a multip
 
 
 def allowed(annotation: Any) -> str:
-    """Say what a setting may be, as the end of "must be ...": `a whole number >= 1 or null`."""
+    """Return the allowed values of a setting as the end of "must be ...": `a whole number >= 1 or null`."""
     inner, notes = _parts(annotation)
     for note in notes:
         extra = getattr(note, "json_schema_extra", None) or {}
@@ -217,13 +217,13 @@ def either(words: Iterable[str]) -> str:
 
 
 def faults(error: ValidationError) -> str:
-    """Write in one line what pydantic found, without the values: they may be long."""
+    """Return pydantic's errors in one line, without the values, which may be long."""
     details = error.errors(include_url=False, include_input=False)
     return "; ".join(": ".join(filter(None, [".".join(map(str, d["loc"])), d["msg"]])) for d in details)
 
 
 def nearest(word: Any, known: Iterable[str], elsewhere: Iterable[str] = ()) -> str:
-    """Return ` (did you mean 'x'?)`, or an empty string; arguments as of `did_you_mean`."""
+    """Return ` (did you mean 'x'?)`, or an empty string; arguments are those of `did_you_mean`."""
     near = did_you_mean(str(word), known, elsewhere).removeprefix(", ")
     return f" ({near})" if near else ""
 

@@ -1,7 +1,7 @@
-"""Traits of node tasks and strategies: what each can do, declared where it is registered and checked there.
+"""Traits of node tasks and strategies: capabilities that the decorator declares and checks at registration.
 
-A trait is a keyword of the decorator, such as `register("task", "select", keeps=True)`. Nothing in the toolkit knows a
-task or a method by name: it asks for traits. The catalogue reads them from the source, and `fne show` prints them.
+A trait is a keyword of the decorator, such as `register("task", "select", keeps=True)`. The toolkit knows no task or
+method by name: it asks for traits. The catalogue reads them from the source, and `fne show` prints them.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from fne.core.errors import FneError
 
 @dataclass(frozen=True)
 class Trait:
-    """What a kind of thing may declare about itself.
+    """A capability that an object may declare about itself.
 
     Args:
-        kind: what a value must be: `function`, `true or false` or `text`.
-        meaning: what the toolkit does with it, as a phrase that follows the trait's name.
+        kind: kind of the value: `function`, `true or false` or `text`.
+        meaning: use that the toolkit makes of the trait, as a phrase that follows the trait's name.
     """
 
     kind: str
@@ -46,21 +46,21 @@ TRAITS: Mapping[str, Mapping[str, Trait]] = {
         "privacy": Trait("true or false", "accounts for differential privacy (summary.json)"),
     },
 }  # fmt: skip
-"""Kind -> trait -> what it is. A strategy's traits are members of the same name, see `fne.config.members`."""
+"""Kind -> trait name -> trait. A strategy's traits are members of the same name, see `fne.config.members`."""
 
 _TYPES: Mapping[str, type | tuple[type, ...]] = {"function": Callable, "true or false": bool, "text": str}  # type: ignore[dict-item]
 
 
 def check_traits(kind: str, name: str, module: str, traits: Mapping[str, Any]) -> None:
-    """Check what is declared of a thing.
+    """Check the declared traits of an object.
 
     Args:
-        kind, name: what is registered.
-        module: where the thing is defined.
+        kind, name: kind and name of the object.
+        module: module that defines the object.
         traits: the declared traits.
 
     Raises:
-        FneError: a trait is unknown, of another kind, or cannot go with another one; says which and what to do.
+        FneError: a trait is unknown, of a wrong kind, or excludes another trait; the text names it and says what to do.
     """
     known = TRAITS.get(kind, {})
     for trait, value in traits.items():

@@ -1,7 +1,7 @@
-"""YAML as config files use it: numbers as of YAML 1.2, no key twice, plain values only.
+"""YAML of config files: numbers as in YAML 1.2, no key twice, plain values only.
 
-PyYAML follows YAML 1.1, where `1e-3` is text, `no` is false, `12:30` is 750, and a key written twice silently
-counts once.
+PyYAML follows YAML 1.1, in which `1e-3` is text, `no` is false, `12:30` is 750, and a key that is written twice
+silently counts once.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ import yaml
 from fne.core.errors import shown
 
 BROKEN = object()
-"""What `parse` returns for a text that is no YAML."""
+"""Value that `parse` returns for a text that is no YAML."""
 MOST_VALUES, MOST_LEVELS, MOST_TEXT, MOST_DIGITS = 100_000, 100, 500_000, 300
-"""Bounds on what is read as a config: values once aliases are written out, depth, characters, digits of a number."""
+"""Bounds on a config: values once aliases are written out, depth, characters, digits of a number."""
 _DEEP = f"nested more than {MOST_LEVELS} levels deep, or inside itself: write it flatter"
 
 
 def parse(text: str) -> tuple[Any, list[tuple[int, str]]]:
-    """Return the plain value of a text, and a line number with each mistake: bad syntax, a key twice, a key of no text.
+    """Return the plain value of a text, and each mistake with its line: bad syntax, a repeated key, a key of no text.
 
-    A key may be text or a whole number in its plain form, which becomes the same text. A text beyond the bounds above
-    is refused before its aliases are written out: 500 bytes of nested aliases stand for billions of values.
+    A key may be text, or a whole number in its plain form, which becomes text. A text beyond the bounds above is
+    refused before its aliases are written out: 500 bytes of nested aliases stand for billions of values.
     """
     if len(text) > MOST_TEXT:
         return BROKEN, [(1, f"{len(text)} characters are too long for a config, which has at most {MOST_TEXT}")]
@@ -47,7 +47,7 @@ def parse(text: str) -> tuple[Any, list[tuple[int, str]]]:
 
 
 def dump(tree: Mapping[str, Any]) -> str:
-    """Return a text that `parse` and any YAML 1.1 reader read alike."""
+    """Return a text that `parse` and every YAML 1.1 reader read alike."""
     text: str = yaml.dump(plain(tree), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)
     return text
 
@@ -67,7 +67,7 @@ def plain(value: Any) -> Any:
 
 
 def children(value: Any) -> Iterable[Any]:
-    """Return what a plain value holds: of a mapping its values, of a list its items."""
+    """Return the children of a plain value: the values of a mapping, the items of a list."""
     if isinstance(value, Mapping):
         return value.values()
     return value if isinstance(value, list | tuple) else ()
@@ -80,14 +80,14 @@ def _below(node: Any) -> Iterable[Any]:
 
 
 def excess(value: Any, below: Callable[[Any], Iterable[Any]] = children) -> str:
-    """Return what is wrong with a value that is too large or too deep for a config, or an empty string.
+    """Return why a value is too large or too deep for a config, or an empty string.
 
-    What occurs in several places is looked at once and counted in each, so the time is that of the value in memory and
-    not of the value written out.
+    An object that occurs in several places is visited once and counted in each place, so the time depends on the
+    value in memory and not on the value written out.
 
     Args:
-        value: whose size is in question; it may hold itself.
-        below: what a value holds.
+        value: the value to measure; it may contain itself.
+        below: returns the children of a value.
     """
     counted: dict[int, tuple[int, int]] = {}
 
@@ -109,7 +109,7 @@ def excess(value: Any, below: Callable[[Any], Iterable[Any]] = children) -> str:
 
 
 def odd_keys(value: Any, place: str = "") -> Iterator[str]:
-    """Yield, for each key of a value's mappings that is neither text nor a number, what is wrong with it."""
+    """Yield a fault for each key of a value's mappings that is neither text nor a number."""
     if isinstance(value, Mapping):
         for key, below in value.items():
             if isinstance(key, bool) or not isinstance(key, str | Real):
@@ -159,7 +159,7 @@ class _Loader(yaml.SafeLoader):
         return node
 
     def _check_key(self, key: yaml.ScalarNode, line: int) -> None:
-        """Note a key that is read as something else than what is written: its text would be another one."""
+        """Note a key that YAML reads as another value than its written text."""
         kind = key.tag.rpartition(":")[2]
         if kind in ("str", "merge"):
             return
@@ -183,7 +183,7 @@ class _Dumper(yaml.SafeDumper):
 
 _TAG = "tag:yaml.org,2002:"
 _PLAIN: dict[str, re.Pattern[str]] = {}
-"""What a value of each kind looks like: one that is written with the tag of the kind must look the same."""
+"""Pattern of a value of each kind: a value written with the tag of the kind must match it."""
 for _tag, _pattern, _first in (
     ("null", re.compile(r"(?:~|null|Null|NULL|)$"), ["~", "n", "N", ""]),
     ("bool", re.compile(r"(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF")),

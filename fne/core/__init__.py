@@ -1,4 +1,4 @@
-"""What every other folder may use: messages, errors, files, random numbers, and what never leaves a node.
+"""Shared foundation of the toolkit: messages, contracts, errors, files, random numbers, and secrets of a node.
 
-Nothing here imports another folder of the toolkit, and nothing here knows a method, a model or a data set.
+No module of this folder imports another folder of the toolkit or knows a method, a model or a data set.
 """

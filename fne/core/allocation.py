@@ -1,7 +1,8 @@
-"""A guard on what a config makes torch allocate: it estimates a tensor's size before the tensor is there.
+"""Memory guard: estimates the size of each tensor that a config asks for before torch allocates the tensor.
 
 A count of a config, such as a population or the neurons of a layer, becomes memory where a tensor gets its shape. The
-guard stands there, so no method, model or data set, a plugin's included, has to declare what its settings cost.
+guard checks tensors at that place, so no method, model or data set, plugins included, has to declare what its settings
+cost.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 from fne.core.errors import FneError, RunError, SettingError
 
 SMALL = 2**24
-"""Bytes of a tensor about which nothing is asked: the operating system's answer takes longer than to make it."""
+"""Bytes up to which tensors are not checked: to ask the operating system takes longer than to make them."""
 _MAKERS = {
     torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn, torch.randint, torch.randperm,
     torch.arange, torch.linspace, torch.eye,
@@ -32,27 +33,27 @@ _METHODS = {
 _LARGEST_ELEMENT = 16
 """Bytes of a complex number of torch."""
 _NO_SIZES = ("seed", "memory")
-"""Last words of keys whose numbers are no counts of anything."""
+"""Last words of keys whose numbers count nothing."""
 _REFUSED = re.compile(
     "can't allocate memory|not enough memory|out of memory|array is too big|calculation overflowed"
     "|multiplication overflow|without overflow|Overflow when unpacking|too large to convert to C"
 )
-"""What torch and NumPy say where there is no room, or a size is beyond what they count."""
+"""Messages of torch and NumPy for too little memory and for sizes beyond their integer range."""
 
 
 @contextlib.contextmanager
 def bounded(tree: Mapping[str, Any], available: Callable[[torch.device], int] | None = None) -> Iterator[None]:
     """Refuse tensors that do not fit into memory, before they are made, and say which number of a config is too large.
 
-    What is allocated otherwise, such as an array of NumPy, is refused by the allocator, and told in the same words.
+    Other objects, such as NumPy arrays, are refused by their allocator; its error is reported in the same words.
 
     Args:
-        tree: a config's plain values; the error names the key whose number the tensor's shape has.
-        available: bytes that a device has left; by default what the operating system says.
+        tree: a config's plain values; the error names the key whose number occurs in the tensor's shape.
+        available: returns the bytes that a device has left; by default the operating system is asked.
 
     Raises:
         SettingError: a number of the config is too large for the memory.
-        RunError: the memory is too small, whichever number it may be.
+        RunError: the memory is too small, and no single number of the config is to blame.
     """
     with out_of_memory_told(tree), _Guard(tree, available or left):
         yield
@@ -60,7 +61,7 @@ def bounded(tree: Mapping[str, Any], available: Callable[[torch.device], int] | 
 
 @contextlib.contextmanager
 def out_of_memory_told(tree: Mapping[str, Any]) -> Iterator[None]:
-    """Tell in words what an allocator refuses; arguments and errors as of `bounded`."""
+    """Turn an allocator's refusal into an error in words; arguments and errors are those of `bounded`."""
     try:
         yield
     except (MemoryError, OverflowError, RuntimeError, TypeError, ValueError) as error:
@@ -75,13 +76,13 @@ def out_of_memory_told(tree: Mapping[str, Any]) -> Iterator[None]:
 def check_counts(
     section: str, declared: Mapping[str, tuple[Any, Any]], values: Mapping[str, Any], each: Mapping[str, int]
 ) -> None:
-    """Refuse numbers of things that do not fit into memory, one of which is made after the other.
+    """Refuse counts of objects, made one after the other, that together do not fit into memory.
 
     Args:
-        section: of the settings, for the error.
-        declared: a registered thing's settings, whose unit says what is counted.
-        values: of the settings.
-        each: bytes of one thing by unit, such as `{"models": 31400}`.
+        section: section of the settings, for the error.
+        declared: declared settings of a registered object; a setting's unit says what is counted.
+        values: values of the settings.
+        each: bytes of one object by unit, such as `{"models": 31400}`.
 
     Raises:
         SettingError: for the first number that is too large.
@@ -111,7 +112,7 @@ class _Guard(TorchFunctionMode):
         return func(*args, **given)
 
     def _check(self, func: Callable[..., Any], args: Sequence[Any], given: Mapping[str, Any]) -> None:
-        """Raise where the result is too large; torch tells its shape on the device `meta`, where nothing is stored."""
+        """Raise where the result is too large; its shape comes from torch's device `meta`, which stores nothing."""
         device = torch.device(
             given.get("device") or (args[0].device if func in _METHODS else torch.get_default_device())
         )
@@ -130,10 +131,10 @@ class _Guard(TorchFunctionMode):
 
 
 def _surely_small(func: Callable[..., Any], args: Sequence[Any], given: Mapping[str, Any]) -> bool:
-    """Whether the whole numbers of a call tell that its result is small: what torch tells takes it half a second once.
+    """Return whether whole numbers prove that a call's result is small: torch's first answer about a shape takes 0.5 s.
 
-    A result has no more elements than the product of these numbers, but that of `eye`, which has their square, and of a
-    method, whose tensor has some already. A number that is not whole is a value, but for `arange`.
+    A result has no more elements than the product of these numbers, except that of `eye`, which has their square, and
+    that of a method, whose tensor has elements already. A number that is not whole is a value, except in `arange`.
     """
     numbers = [*_numbers(args), *_numbers(given.values())]
     if func is torch.arange and not all(isinstance(number, int) for number in numbers):
@@ -144,7 +145,7 @@ def _surely_small(func: Callable[..., Any], args: Sequence[Any], given: Mapping[
 
 
 def _numbers(values: Iterable[Any]) -> Iterator[int | float]:
-    """Yield the numbers among arguments, those of shapes among them."""
+    """Yield the numbers among arguments, including those of shapes."""
     for value in values:
         if isinstance(value, list | tuple):
             yield from _numbers(value)
@@ -153,12 +154,12 @@ def _numbers(values: Iterable[Any]) -> Iterator[int | float]:
 
 
 def _by_numbers(*given: Any) -> bool:
-    """Whether numbers say how large a result is; tensors that do are there already, and about as large."""
+    """Return whether numbers determine a result's size: tensors that do so exist already and are about as large."""
     return bool(given) and not any(isinstance(value, Tensor) for value in given)
 
 
 def _refusal(tree: Mapping[str, Any], shape: Iterable[int], why: str) -> FneError:
-    """Return the error: of the key whose number is in the shape, else of the config's largest counts."""
+    """Return the error: about the key whose number is in the shape, else about the config's largest counts."""
     counts = sorted(_counts(tree), key=lambda count: -count[1])
     sides = sorted(shape, reverse=True)
     for place, side in enumerate(sides):
@@ -178,7 +179,7 @@ def _is_side(number: int, side: int) -> bool:
 
 
 def _divides_side(number: int, side: int) -> bool:
-    """Return whether a side is a multiple of a number, and the number more of it than what it is multiplied with."""
+    """Return whether a side is a multiple of a number, and the number is the larger of the two factors."""
     return side % number == 0 and number * number >= side
 
 
@@ -195,7 +196,7 @@ def _counts(tree: Any, key: str = "") -> Iterator[tuple[str, int]]:
 
 
 def left(device: torch.device) -> int:
-    """Return the bytes that a device has left; of a CPU the least of what machine, control group and limit leave."""
+    """Return the bytes that a device has left; for a CPU the least of what machine, control group and limit leave."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     rooms = [2**63]

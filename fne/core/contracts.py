@@ -1,4 +1,4 @@
-"""Contracts of strategies and engines, and what a run yields; the shape legend of the whole toolkit.
+"""Contracts of strategies and engines, the result of a run, and the shape legend of the whole toolkit.
 
 Shapes: `P` individuals, `D` genes, `K` nodes, `N` samples, `M` objectives. A population is `[P, D]`, its fitness
 `[P, M]` (M = 1 included). Everything inside is minimised; only display flips a sign.
@@ -18,9 +18,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Result:
-    """What a run yields: a model's genes `[D]` and buffers, or what B runs of a search have found.
+    """The result of a run: a model's genes `[D]` and buffers, or the points of B runs of a search.
 
-    That is points `[B, d]` and values `[B]`, or fronts, points `[B, n, d]` and values `[B, n, M]`, padded with NaN.
+    A search for a value yields points `[B, d]` and values `[B]`; a search for fronts yields points `[B, n, d]` and
+    values `[B, n, M]`, padded with NaN.
     """
 
     kind: Literal["model", "point", "front"]
@@ -30,12 +31,12 @@ class Result:
 
 
 Metrics = dict[str, Any]
-"""Of one step; floats by name, `round` always there. Names without a leading underscore go to the history."""
+"""Metrics of one step: floats by name, `round` among them. Names without a leading underscore go to the history."""
 
 
 @runtime_checkable
 class Strategy(Protocol):
-    """A method: a plain class, no base. Hyper-parameters are keyword-only with the paper's values as defaults.
+    """A method: a plain class without a base. Hyper-parameters are keyword-only with the paper's values as defaults.
 
     A strategy may have further members that the toolkit uses; `fne.config.members.MEMBERS` is the table of them.
     """
@@ -44,15 +45,15 @@ class Strategy(Protocol):
 
     @property
     def tasks(self) -> Mapping[str, Mapping[str, Scalar | tuple[float, float]]]:
-        """Node tasks that it asks for, those of its relays among them, see `fne.privacy.policy.Tasks`.
+        """Node tasks that the strategy requests, including those of its relays, see `fne.privacy.policy.Tasks`.
 
-        Nodes do these alone: what a method hides, no other task tells.
+        Nodes do no other task, so no other task can reveal what a method hides.
         """
         ...
 
     @property
     def step(self) -> int:
-        """Number of asks that were answered."""
+        """Number of requests that have been answered."""
         ...
 
     @property
@@ -62,18 +63,18 @@ class Strategy(Protocol):
 
     @property
     def done(self) -> bool:
-        """Whether the run has come to its own end."""
+        """Whether the strategy has ended the run by itself."""
         ...
 
     def ask(self, nodes: Sequence[str]) -> Request:
-        """Return the next request; `nodes` are all nodes there are, sorted.
+        """Return the next request; `nodes` are all available nodes, sorted.
 
-        Asked again before `tell`, it returns the same request and changes nothing.
+        A second call before `tell` returns the same request and changes nothing.
         """
         ...
 
     def tell(self, round_: Round) -> Metrics:
-        """Take in what came back and return the step's metrics."""
+        """Process the round's replies and return the step's metrics."""
         ...
 
     def state_dict(self) -> dict[str, Any]:
@@ -81,16 +82,16 @@ class Strategy(Protocol):
         ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what `state_dict` returned."""
+        """Restore what `state_dict` returned."""
         ...
 
     def result(self) -> Result:
-        """Return what the run yields so far."""
+        """Return the result of the run so far."""
         ...
 
 
 class Engine(Protocol):
-    """Where the nodes are. The same request gives the same bits on every engine."""
+    """The transport to the nodes. The same request gives the same bits on every engine."""
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -98,15 +99,15 @@ class Engine(Protocol):
         ...
 
     def send(self, request: Request) -> Round:
-        """Broadcast, compute, gather. Raises `RunError` below the quorum, with both numbers."""
+        """Broadcast, compute and gather a request. Raises `RunError` below the quorum, with both numbers."""
         ...
 
     def save(self, step: int) -> None:
-        """Keep the nodes' memory as of `step`."""
+        """Save the nodes' memory of `step`."""
         ...
 
     def load(self, step: int) -> None:
-        """Take the nodes back to `step`; raises `CheckpointError` where that is not held."""
+        """Take the nodes back to `step`; raises `CheckpointError` where that step is not stored."""
         ...
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Data sets as the toolkit holds them: samples in three disjoint parts, and findings about the files they come from."""
+"""Data sets in the toolkit's form: samples in three disjoint parts, and findings about the files of origin."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Samples:
         return int(self.x.shape[0])
 
     def take(self, index: Tensor) -> Samples:
-        """Return the samples at `index` (int64): copied, but for neighbours in order, which are a view."""
+        """Return the samples at `index` (int64): a view for consecutive indices, else a copy."""
         neighbours = len(index) > 0 and bool((index.diff() == 1).all())
         where = slice(int(index[0]), int(index[-1]) + 1) if neighbours else index
         return Samples(self.x[where], self.y[where], None if self.groups is None else self.groups[where])
@@ -45,11 +45,11 @@ class Dataset:
         split: how the parts were made, printed beside every figure.
         source: where the data came from, with licence if known.
         group_names: names of the subjects that `Samples.groups` refers to.
-        group_kind: what they are, if no subjects.
+        group_kind: what the groups are, if not subjects.
         fold: `(i, k)` where the split is fold `i` of `k` (from 0), so that reports can put the folds together.
-        files: what is known about each file, where a data set looks at them one by one.
-        findings: about the samples together, such as a subject on both sides of the split.
-        rate, start: of recordings, in Hz, and when after their event they begin, in seconds; 0 where that is not known.
+        files: what is known about each file, where a data set inspects its files one by one.
+        findings: findings about the samples together, such as a subject on both sides of the split.
+        rate, start: sampling rate of recordings, in Hz, and their begin after the event, in seconds; 0 where unknown.
     """
 
     name: str
@@ -68,7 +68,7 @@ class Dataset:
     start: float = 0.0
 
     def group_name(self, number: int) -> str:
-        """Return the name of subject `number`, or one made of the number where it has none."""
+        """Return the name of subject `number`, or a name made of the number where the subject has none."""
         known = 0 <= number < len(self.group_names)
         return self.group_names[number] if known else f"subject-{number:03d}"
 
@@ -93,12 +93,12 @@ class Finding:
     """One thing about a file that its owner should know.
 
     Args:
-        kind: a short name of it, such as `scale`, `flat`, `events`.
+        kind: a short name of the finding, such as `scale`, `flat`, `events`.
         found: what was found, with the channel or event and the value.
         expected: what is expected instead.
         remedy: what to do, where possible as a line of the config.
-        action: what was done about it: `noted` only, `repaired`, or the file `refused`; of samples together also
-            `problem`, which the user should solve.
+        action: what was done: the finding was only `noted`, the file was `repaired` or `refused`; for samples together
+            also `problem`, which the user should solve.
     """
 
     kind: str
@@ -112,7 +112,7 @@ class Finding:
 
 
 class FileError(Exception):
-    """Raised where a file cannot be used; holds the finding that says why."""
+    """Raised where a file cannot be used; holds the finding with the reason."""
 
     def __init__(self, finding: Finding) -> None:
         super().__init__(str(finding))
@@ -124,13 +124,13 @@ class FileReport:
     """What is known about one file of a data set.
 
     Args:
-        file: its path below the data set's folder.
-        subject: whose it is.
-        channels: that it has, of all types; 0 where it could not be read.
+        file: path of the file below the data set's folder.
+        subject: the subject whose recording the file is.
+        channels: number of channels of all types; 0 where the file could not be read.
         rate: sampling rate of the file, in Hz.
-        seconds: its length.
-        events: windows of each class that it gives.
-        findings: in the order in which they were made.
+        seconds: length of the recording.
+        events: number of windows of each class in the file.
+        findings: the findings, in the order in which they were made.
     """
 
     file: str
@@ -143,7 +143,7 @@ class FileReport:
 
     @property
     def verdict(self) -> Verdict:
-        """`refused` or `repaired` if any finding led to that, else `ok`."""
+        """`refused` or `repaired` if any finding had that result, else `ok`."""
         actions = {finding.action for finding in self.findings}
         return "refused" if "refused" in actions else "repaired" if "repaired" in actions else "ok"
 
@@ -155,10 +155,10 @@ class FileReport:
 
 
 class FilesError(DataError):
-    """Files that cannot be used: all of them at once, each with its reason and remedy.
+    """All files that cannot be used, each with its reason and remedy.
 
     Args:
-        name: the data set's.
+        name: name of the data set.
         files: the reports of all files, good ones included.
         advice: what the user can do about all of them.
     """

@@ -1,15 +1,15 @@
-"""Random operators of one thread that draw from a generator of its own instead of torch's process-wide one.
+"""Thread-local random operators: they draw from the thread's own generator instead of torch's process-wide one.
 
 torch's modules initialise their parameters, and drop out, under the generator that all threads of a process share, and
-most of them take no other. Inside `drawing_from` each random operator on the CPU gets the thread's own generator as its
-argument, wherever it is called: in Python, in a composite operator such as an LSTM, or under `vmap`. Its numbers are
-those that the process-wide generator would give from the same state.
+most of them accept no other generator. Inside `drawing_from` each random operator on the CPU gets the thread's own
+generator as its argument, wherever it is called: in Python, in a composite operator such as an LSTM, or under `vmap`.
+Its numbers are those that the process-wide generator would give from the same state.
 
 The means is a dispatch key that torch reserves for such modes and no backend uses. Kernels are registered under it for
 the random operators alone and all others fall through, so that only random operators cost more, some microseconds each.
-A `TorchDispatchMode` would do the same and intercept every operator, which makes training 10 to 60 per cent slower.
-A torch without the key, which is none of its public interface, gets the same numbers from its process-wide generator,
-which is put back afterwards; threads then wait for each other.
+A `TorchDispatchMode` would do the same and intercept every operator, which makes training 10 to 60 per cent slower. A
+torch without the key, which is not part of torch's public interface, draws the same numbers from its process-wide
+generator, whose state is restored afterwards; threads then wait for each other.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ RANDOM = (
     "random", "random_", "rrelu", "rrelu_", "rrelu_with_noise", "rrelu_with_noise_", "rrelu_with_noise_functional",
     "uniform", "uniform_",
 )  # fmt: skip
-"""Operators of torch with an argument `generator`; all others that draw are made of these on the CPU."""
+"""Operators of torch with an argument `generator`; on the CPU all other random operators are composed of these."""
 
 _NAME = "TESTING_ONLY_GenericMode"
 _local = threading.local()
 _Library: Any = torch.library.Library  # it has no type hints
 _libraries: list[Any] = []
-"""What is registered stays so as long as these live."""
+"""Registrations of kernels, which last as long as these objects live."""
 _WAITING = threading.RLock()
 
 
@@ -65,7 +65,7 @@ def drawing_from(generator: torch.Generator) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _process_wide(generator: torch.Generator) -> Iterator[None]:
-    """Lend a generator's state to torch's process-wide one, for one thread at a time, and put both right again."""
+    """Lend a generator's state to torch's process-wide one, for one thread at a time, and restore both afterwards."""
     with _WAITING, torch.random.fork_rng(devices=[]):
         torch.set_rng_state(generator.get_state())
         try:
@@ -75,7 +75,7 @@ def _process_wide(generator: torch.Generator) -> Iterator[None]:
 
 
 def _kernel(operator: Any) -> Callable[..., Any]:
-    """Return a kernel that calls `operator` with the thread's own generator, where none was given."""
+    """Return a kernel that calls `operator` with the thread's own generator, unless a generator was given."""
     arguments = operator._schema.arguments
     tensor = next(n for n, argument in enumerate(arguments) if isinstance(argument.type, torch.TensorType))
     place = next(n for n, argument in enumerate(arguments) if argument.name == "generator")

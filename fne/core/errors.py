@@ -1,6 +1,7 @@
-"""What goes wrong, in the user's words: what was wrong, the value, what to do. The command exits with status 2.
+"""Errors and warnings in the user's words: what is wrong, the value, and the remedy. The command exits with status 2.
 
-All of them are `ValueError`s, so library users may catch that; none shows a traceback in the command.
+All errors that derive from `FneError` are `ValueError`s, so library users may catch that; the command shows no
+traceback for them.
 """
 
 from __future__ import annotations
@@ -11,16 +12,16 @@ from typing import Any
 
 
 class FneError(ValueError):
-    """A mistake or a circumstance that the user can mend; its text says how."""
+    """A mistake or a circumstance that the user can mend; the text says how."""
 
 
 class SettingError(FneError):
-    """A setting that is well-formed but cannot work here, such as more nodes asked than exist.
+    """A setting that is well-formed but cannot work here, such as a request for more nodes than exist.
 
     Args:
         key: dotted name of the setting, such as `strategy.subset_size`.
-        value: what was given.
-        allowed: what would do, as the end of "must be ...".
+        value: the given value.
+        allowed: what is allowed, as the end of "must be ...".
     """
 
     def __init__(self, key: str, value: object, allowed: str) -> None:
@@ -37,10 +38,10 @@ class ConfigError(FneError):
 
 
 class DataError(FneError):
-    """Data that are missing, broken, or too few for what is asked.
+    """Data that are missing, broken, or too few for the request.
 
-    `files`, `findings`: the `fne.core.dataset.FileReport` of each file and the `Finding`s about all files, where they
-    were looked at one by one before.
+    `files`, `findings`: the `fne.core.dataset.FileReport` of each file and the `Finding`s about all files, where the
+    files were inspected one by one.
     """
 
     files: tuple[Any, ...] = ()
@@ -56,7 +57,7 @@ class DataWarning(FneWarning):
 
 
 class NodeWarning(FneWarning):
-    """Nodes that often gave no answer of use: what a run yields is that of the others."""
+    """Nodes that often gave no usable answer: the result of the run comes from the other nodes."""
 
 
 class SettingWarning(FneWarning):
@@ -64,11 +65,11 @@ class SettingWarning(FneWarning):
 
 
 class PathWarning(FneWarning):
-    """A path that was found from the current folder, and not from the folder of the config that names it."""
+    """A path that exists relative to the current folder, and not relative to the folder of the config that names it."""
 
 
 class StrategyWarning(FneWarning):
-    """An optional method of a strategy that failed; the run goes on without what the method was to give."""
+    """An optional method of a strategy that failed; the run goes on without the method's result."""
 
 
 class CheckpointError(FneError):
@@ -80,19 +81,19 @@ class RefusedError(Exception):
 
 
 class DeclinedError(RefusedError):
-    """Raised by a task for a request that is the owner's choice, which the owner does not agree to."""
+    """Raised by a task for a request that needs the owner's consent, where the owner declines."""
 
 
 class RunError(FneError):
-    """A run that cannot go on: too few replies, a full disk. What was checkpointed stays."""
+    """A run that cannot go on: too few replies, a full disk. Checkpoints stay."""
 
 
 class WriteError(RunError):
-    """A file that cannot be written, as on a full disk. It ends the run, whichever node's work it comes up in."""
+    """A file that cannot be written, as on a full disk. The error ends the run, whichever node's work raises it."""
 
 
 def shown(value: Any, most: int = 80) -> str:
-    """Write a value as a config would: `true`, `null`, `'text'`; at most so many characters."""
+    """Write a value as a config would: `true`, `null`, `'text'`; cut to `most` characters."""
     try:
         text = repr(value)
     except ValueError:  # Python writes no number of more than 4,300 digits
@@ -105,10 +106,10 @@ def did_you_mean(word: str, known: Iterable[str], elsewhere: Iterable[str] = ())
     """Return `, did you mean 'x'?` for the nearest known word, or an empty string; upper and lower case count alike.
 
     Args:
-        word: what was written.
-        known: what could stand there.
-        elsewhere: dotted names of what could stand in other places, of which the last part is compared. They must be
-            clearly nearer than what is known; all that are equally near are named.
+        word: the word that was written.
+        known: the words that are allowed in its place.
+        elsewhere: dotted names that are allowed in other places; their last part is compared. They must be clearly
+            nearer than the known words; all that are equally near are named.
     """
     here, matcher = list(known), difflib.SequenceMatcher(b=word.lower())
     scores: dict[str, float] = {}

@@ -1,4 +1,4 @@
-"""Files that are never half: replaced by ones that were written beside, or grown by whole pieces."""
+"""Atomic file writes and digests: a file is replaced as a whole, or grows by whole pieces."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from typing import IO, Any, BinaryIO
 from fne.core.errors import CheckpointError, WriteError
 
 DIGEST = "digest"
-"""Key of a digest of all other values of a line of JSON."""
+"""Key, in a line of JSON, of the digest of all other values of the line."""
 DIGESTS = "results.sha256"
-"""File in a run folder with the digests of what the run has yielded."""
+"""File in a run folder with the digests of the run's results."""
 CHANGED = f"was changed or damaged: it is not the file that {DIGESTS} knows"
 _REMEDY = "make room or mend the folder, then go on from the last checkpoint (--resume)"
 
@@ -33,7 +33,7 @@ def writing(path: Path, remedy: str = _REMEDY) -> Iterator[None]:
 
 
 def append(file: IO[bytes], data: bytes) -> None:
-    """Write all of `data` at the end of an unbuffered file; on any error nothing of it stays."""
+    """Append all of `data` to an unbuffered file; on any error the file keeps its former length."""
     start, left = file.tell(), memoryview(data)
     try:
         while left:
@@ -48,15 +48,16 @@ def append(file: IO[bytes], data: bytes) -> None:
 def write_atomically(
     path: Path, data: bytes | Callable[[BinaryIO], object], *, private: bool = False, flush: bool = True
 ) -> None:
-    """Replace `path` by `data`; on any error, a full disk included, the old file stays and no scratch file does.
+    """Replace `path` by `data`; on any error, a full disk included, the old file stays and no scratch file remains.
 
     An `OSError` names `path`.
 
     Args:
-        path: in a folder that exists.
-        data: the content, or what writes it to an open file.
-        private: for its owner only (mode 0600), and several processes may write it at once.
-        flush: to disk, so that it outlasts a power cut; not needed where a reader finds out that a file is not whole.
+        path: path of the file, in a folder that exists.
+        data: the content, or a function that writes the content to an open file.
+        private: the file is for its owner only (mode 0600), and several processes may write it at once.
+        flush: the file is flushed to disk, so that it outlasts a power cut; not needed where readers detect incomplete
+            files.
     """
     scratch = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp" if private else f".{path.name}.tmp")
     try:
@@ -85,7 +86,7 @@ def _private(path: str, flags: int) -> int:
 
 
 def _flush_folder(folder: Path) -> None:
-    """Make a renaming in the folder outlast a power cut."""
+    """Flush a folder, so that a renaming in it outlasts a power cut."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -106,12 +107,12 @@ def read_torch(path: Path) -> Any:
     """Return what `torch_bytes` made, on the CPU.
 
     Raises:
-        CheckpointError: the file is damaged, be it by one bit of a tensor.
+        CheckpointError: the file is damaged, even if only one bit of a tensor differs.
     """
     import torch
 
     try:
-        with zipfile.ZipFile(path) as archive:  # torch writes checksums, and does not look at them
+        with zipfile.ZipFile(path) as archive:  # torch writes checksums, and does not verify them
             bad = archive.testzip()
         if bad is not None:
             raise zipfile.BadZipFile(f"the checksum of {bad} does not match")
@@ -124,12 +125,12 @@ def read_torch(path: Path) -> Any:
 
 
 def with_digest(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Return plain values of a line of JSON with a digest of theirs: a reader finds out that they were changed."""
+    """Return the plain values of a line of JSON with their digest, by which a reader detects changes."""
     return {**tree, DIGEST: _digest_of(tree)}
 
 
 def without_digest(tree: Any) -> dict[str, Any]:
-    """Return what `with_digest` was given; raises `ValueError` for anything else."""
+    """Return the values without their digest; raises `ValueError` for anything that `with_digest` did not make."""
     if not isinstance(tree, dict):
         raise ValueError("it is no mapping")
     plain = {key: value for key, value in tree.items() if key != DIGEST}
@@ -143,12 +144,12 @@ def _digest_of(tree: Mapping[str, Any]) -> str:
 
 
 def digests(files: Mapping[str, bytes]) -> bytes:
-    """Return the text of `DIGESTS` for files by their names: what `sha256sum -c` reads."""
+    """Return the text of `DIGESTS` for files by name, in the format of `sha256sum -c`."""
     return "".join(f"{hashlib.sha256(data).hexdigest()}  {name}\n" for name, data in sorted(files.items())).encode()
 
 
 def damaged(folder: Path) -> list[Path]:
-    """Return the files of a run folder that are not those that its digests know; missing ones are not among them."""
+    """Return the files of a run folder whose digests differ from the recorded ones; missing files are left out."""
     with contextlib.suppress(FileNotFoundError):
         known = (folder / DIGESTS).read_text(encoding="utf-8", errors="replace").splitlines()
         names = {line.partition("  ")[2] for line in known}
@@ -165,11 +166,11 @@ def _intact(path: Path) -> bool:
 
 
 def verified(path: Path) -> bytes:
-    """Return the content of a file that a run has yielded.
+    """Return the content of a run's result file.
 
     Raises:
-        ValueError: the digests beside it have another one of the file.
-        OSError: it cannot be read.
+        ValueError: the recorded digest of the file is a different one.
+        OSError: the file cannot be read.
     """
     data = path.read_bytes()
     try:

@@ -1,4 +1,4 @@
-"""What never leaves a node: objects that refuse to be printed, copied or serialised, and the protocol's refusals."""
+"""Secret objects, which refuse to be printed, copied or serialised, and the error of the secure-sum protocol."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from fne.core.errors import FneError
 
 
 class Hidden:
-    """A thing that is secret: its text says nothing, and it cannot be pickled or copied.
+    """A secret object: its text reveals nothing, and it cannot be pickled or copied.
 
-    Those who derive from it have `__slots__`, so that `vars` shows nothing either.
+    Subclasses define `__slots__`, so that `vars` shows nothing either.
     """
 
     __slots__ = ()
@@ -23,4 +23,4 @@ class Hidden:
 
 
 class ProtocolError(FneError):
-    """Raised where secure sums cannot go on, or must not; the text names who, and never a value that is private."""
+    """Raised where secure sums cannot or must not go on; the text names the node at fault, never a private value."""

@@ -1,7 +1,7 @@
-"""Messages between server and nodes: frozen requests go out, replies come back, and a round holds what came back.
+"""Messages between server and nodes: frozen requests go out, replies come back, and a round holds the replies.
 
 Data flow one way, `strategy.ask -> engine.send -> strategy.tell`, and nothing else crosses the wire. Therefore bytes
-are counted, masked, logged and audited at one place.
+are counted, masked, logged and audited in one place.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PROTOCOL_VERSION = 1
 AGGREGATE = "*"
 """Name of the one reply that stands for all nodes when a request says `reduce="sum"`."""
 GIVEN = "given."
-"""Prefix of what a relay's task is given."""
+"""Prefix of the tensors that a relay passes to its task."""
 
 Scalar = int | float | str | bool
 Tensors = Mapping[str, "Tensor"]
@@ -32,16 +32,16 @@ class Status(StrEnum):
     OK = "ok"
     REFUSED = "refused"
     DECLINED = "declined"
-    """The node's owner does not agree: an answer like another, and no failure."""
+    """The node's owner does not agree: a valid answer, and no failure."""
     FAILED = "failed"
     NEEDS_SNAPSHOT = "needs_snapshot"
     GONE = "gone"
-    """The engine's word for a node that gave none: it may not even have got the request."""
+    """Set by the engine for a node that gave no answer: the request may not even have reached the node."""
 
 
 @dataclass(frozen=True)
 class Header:
-    """What every message carries. `run` is stamped by the engine, as is `attempt` where a step is tried again.
+    """Header of every message. The engine sets `run`, and `attempt` where a step is tried again.
 
     A node's public generator is seeded from (seed, step, attempt, node, purpose).
     """
@@ -55,14 +55,14 @@ class Header:
 
 @dataclass(frozen=True)
 class Relay:
-    """Who is given what a request yields, in the server's place: these nodes do a task with it, and answer.
+    """Relay of a request's result: these nodes get the result in the server's place, do a task with it, and answer.
 
     Args:
-        nodes: addressees of the task.
-        task: gets each entry of the sum in its common tensors, named `given.NAME`; of single answers (`reduce="none"`)
-            it gets them all, stacked in the order of the request's nodes.
+        nodes: the addressees of the task.
+        task: name of the node task. Its common tensors include each entry of the sum, named `given.NAME`; with single
+            answers (`reduce="none"`) the entries of all answers, stacked in the order of the request's nodes.
         private: further tensors for single addressees.
-        options: of the task.
+        options: options of the task.
     """
 
     nodes: tuple[str, ...]
@@ -78,17 +78,17 @@ class Request:
     Args:
         header: run, seed, step, attempt.
         task: registered name of the node task, such as `fitness`.
-        nodes: addressees, in the order in which replies are folded. Frames do not name them, and a node task sees
-            none: whatever a task needs to know of the others is among its options or tensors.
+        nodes: addressees, in the order in which replies are folded. Frames do not name the addressees, and a node task
+            does not see them: whatever a task needs to know about the other nodes is among its options or tensors.
         common: tensors for every addressee.
         private: further tensors for single addressees.
         options: small validated values that the task takes, such as the name of a loss.
         reduce: `sum` lets the engine answer with one aggregate reply (payloads added in the order of `nodes`).
-        relay: nodes that are given what came of it; the round then holds their answers.
-        sizes: of the answers, by the names in the declaration of the task, as far as the strategy knows them and the
-            frames do not imply them; the server's alone, they are not sent.
-        expected: addressee -> the payload that its reply must have; the server's alone, it is not sent. Engines fill it
-            in from the declaration of the task, see `fne.federation.payloads.expecting`.
+        relay: nodes that get the result; the round then holds their answers.
+        sizes: sizes of the answers by the names in the task's declaration, as far as the strategy knows them and the
+            frames do not imply them; they stay at the server and are not sent.
+        expected: addressee -> the payload that its reply must have; it stays at the server and is not sent. Engines
+            fill it in from the declaration of the task, see `fne.federation.payloads.expecting`.
     """
 
     header: Header
@@ -103,14 +103,14 @@ class Request:
     expected: Callable[[str], Payload] | None = field(default=None, repr=False, compare=False)
 
     def addressed(self, node: str) -> Tensors:
-        """Return what the request says to a node: the common tensors and the private ones of this node."""
+        """Return the tensors for one node: the common tensors and the private ones of this node."""
         private = self.private.get(node)
         return {**self.common, **private} if private else self.common
 
 
 @dataclass(frozen=True)
 class Reply:
-    """What a node answered; the sample count is an ordinary payload entry."""
+    """A node's answer; the sample count is an ordinary payload entry."""
 
     header: Header
     node: str
@@ -124,7 +124,7 @@ class Traffic:
     """Bytes of one step by node: of the tensors alone (payload) and of the encoded frames.
 
     `catch_up` is the part of `encoded_down` that brought late nodes up to the step; `snapshots` counts the whole states
-    among it.
+    in it.
     """
 
     payload_down: Mapping[str, int]
@@ -137,7 +137,7 @@ class Traffic:
 
 @dataclass(frozen=True)
 class Round:
-    """What came back: valid replies (or their sum), failures by name, measured traffic.
+    """The result of a request: valid replies (or their sum), failures by name, measured traffic.
 
     `per_node` holds each participant's scalars for the history (empty where an engine hides them); strategies
     do not read it.

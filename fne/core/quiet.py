@@ -1,4 +1,4 @@
-"""Changes of Python's warning filters by one thread at a time, because the filters belong to the whole process."""
+"""Warning filters for one thread at a time, because Python's filters belong to the whole process."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _FILTERS = threading.RLock()
 
 @contextlib.contextmanager
 def own_filters() -> Iterator[list[warnings.WarningMessage]]:
-    """Let a block change the warning filters, and put them back; warnings that pass them are collected in the list.
+    """Let a block change the warning filters, and restore them; the list collects the warnings that pass the filters.
 
     Blocks of different threads wait for each other: where they overlapped, the one that ends last would put back what
     the other one had changed, and the process would stay silent.
 
     Yields:
-        The list of the warnings so far. None of them is shown.
+        The list of warnings so far. None of the warnings is shown.
     """
     with _FILTERS, warnings.catch_warnings(record=True) as heard:
         yield heard
@@ -29,8 +29,8 @@ def ignored(category: type[Warning] = Warning, message: str = "") -> Iterator[No
     """Ignore warnings of one category inside a block, for one thread at a time as `own_filters` does.
 
     Args:
-        category: which warnings; all other ones are shown as before.
-        message: regular expression that the beginning of their text matches; empty for all.
+        category: class of the warnings to ignore; all other warnings are shown as before.
+        message: regular expression that must match the beginning of their text; empty for all.
     """
     with _FILTERS, warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=message, category=category)

@@ -1,8 +1,9 @@
-"""Seeds by hashing and generators of one's own: on the CPU nothing draws from a process-wide generator.
+"""Hashed seeds and local generators: on the CPU no code draws from a process-wide generator.
 
 Sub-seeds are hashed, never computed by arithmetic: `seed * (i + 17) + i` gives 289 for (17, 0) and for (16, 1).
 
-One exception is CUDA, where torch's dropout takes no other generator than the device's: see `seeded_initialisation`.
+CUDA is the exception, because torch's dropout there accepts no other generator than the device's: see
+`seeded_initialisation`.
 """
 
 from __future__ import annotations
@@ -39,20 +40,20 @@ def draw_nodes(nodes: Sequence[str], count: int, *parts: int | str) -> tuple[str
 
 
 def chosen_node(seed: int, turn: int, names: Sequence[str]) -> str:
-    """Return the node whose turn it is, drawn by hashing: everybody who knows the seed and the names draws the same."""
+    """Return the node of a turn, drawn by hashing: whoever knows the seed and the names draws the same node."""
     return sorted(names)[derive_seed(seed, "chosen", turn) % len(names)]
 
 
 @contextlib.contextmanager
 def seeded_initialisation(*parts: int | str, device: torch.device | None = None) -> Iterator[None]:
-    """Let whatever draws inside the block do so from generators seeded by `derive_seed(*parts)`: modules know no other.
+    """Let modules inside the block draw from generators seeded by `derive_seed(*parts)`; modules accept no generator.
 
     On the CPU these are the calling thread's own (`fne.core.drawing`), and torch's process-wide generator is neither
     used nor touched. On CUDA the device's generator is seeded and put back afterwards; blocks of different threads
     for CUDA wait for each other. Python's `random` and NumPy's process-wide generator are not seeded.
 
     Args:
-        parts: what the seed depends on.
+        parts: the parts that the seed depends on.
         device: where modules compute inside the block; `None` for the CPU.
     """
     with seeded_by(generator(*parts), device):
@@ -61,7 +62,7 @@ def seeded_initialisation(*parts: int | str, device: torch.device | None = None)
 
 @contextlib.contextmanager
 def seeded_by(made: torch.Generator, device: torch.device | None = None) -> Iterator[None]:
-    """Let whatever draws inside the block do so from a generator of the CPU; CUDA is seeded by its initial seed.
+    """Let code inside the block draw from the CPU generator `made`; CUDA is seeded by its initial seed.
 
     See `seeded_initialisation`.
     """
@@ -78,7 +79,7 @@ _DEVICES = threading.RLock()
 
 @contextlib.contextmanager
 def _device_seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """Seed the generator that all threads share on a CUDA device, for one thread at a time, and put it back."""
+    """Seed the generator that all threads share on a CUDA device, for one thread at a time, and restore it."""
     import torch
 
     with _DEVICES:

@@ -1,4 +1,4 @@
-"""Engines: where the nodes are, and how a request reaches them.
+"""Engines: the location of the nodes, and the transport of requests to them.
 
-What happens to the answers is the same for every engine and stands in `federation`.
+The processing of answers is the same for every engine and is in `federation`.
 """

@@ -1,4 +1,4 @@
-"""Client availability in a simulation: nodes are away for whole stretches of steps, drawn by the run's name."""
+"""Client availability in a simulation: nodes are unavailable for whole stretches of steps, drawn by the run's name."""
 
 from __future__ import annotations
 
@@ -13,39 +13,40 @@ LEFT = "the node has left"
 
 
 class Availability:
-    """Nodes that come and go: each is away for whole stretches of steps, drawn by the run's name, the same at any time.
+    """Nodes that come and go: each is unavailable for whole stretches of steps, a function of the run's name.
 
-    The server is not told that a node leaves: it still lists it in the step in which it has gone, and gets no answer.
+    The server is not informed when a node leaves: the node is still listed in the step in which it has gone, and gives
+    no answer.
 
     Args:
-        nodes: all that ever are there, sorted.
-        run: whose draws these are.
-        away: share of the stretches that a node is away.
-        stretch: steps; each node's begin at another one.
-        least: nodes that are always there.
+        nodes: all nodes that are ever available, sorted.
+        run: name of the run, which decides the draws.
+        away: share of the stretches in which a node is unavailable.
+        stretch: length of a stretch, in steps; the stretches of different nodes begin at different steps.
+        least: number of nodes that are always available.
     """
 
     def __init__(self, nodes: Sequence[str], run: str, *, away: float, stretch: int, least: int) -> None:
         self._nodes, self._run, self._away, self._stretch, self._least = tuple(nodes), run, away, stretch, least
         self._offsets = {n: int(self._draw(n, "offset") * stretch) for n in nodes} if away else {}
-        self.there = functools.lru_cache(maxsize=4)(self._there)
-        """Names of those who answer at a step."""
+        self.available = functools.lru_cache(maxsize=4)(self._available)
+        """Names of the nodes that answer at a step."""
 
     def listed(self, step: int) -> tuple[str, ...]:
-        """Return those whom the server believes to be there, sorted: at first all; also who has left in this step."""
+        """Return the nodes that the server lists, sorted: at first all; later also those that have just left."""
         if step == 0:
             return self._nodes
-        known = self.there(step) | self.there(step - 1)
+        known = self.available(step) | self.available(step - 1)
         return tuple(name for name in self._nodes if name in known)
 
     def gone(self, step: int, addressees: Sequence[str]) -> frozenset[str]:
-        """Return the addressees that have left; as many stay as the quorum needs, for the run would end without."""
-        there = self.there(step)
-        absent = [name for name in addressees if name in self._nodes and name not in there]
+        """Return the addressees that have left; as many as the quorum needs stay, else the run would end."""
+        available = self.available(step)
+        absent = [name for name in addressees if name in self._nodes and name not in available]
         needed = max(0, min(self._least, len(addressees)) - (len(addressees) - len(absent)))
         return frozenset(absent[needed:])
 
-    def _there(self, step: int) -> frozenset[str]:
+    def _available(self, step: int) -> frozenset[str]:
         if not self._away:
             return frozenset(self._nodes)
         luck = {n: self._draw(n, (step + offset) // self._stretch) for n, offset in self._offsets.items()}

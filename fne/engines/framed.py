@@ -1,8 +1,7 @@
-"""One worker a node, reached by encoded frames alone: what sites on other machines would compute, in this process.
+"""Framed engine: one worker for each node, reached by encoded frames alone, as for sites on other machines.
 
-A request goes out as the bytes of its frames, each node's worker decodes them and answers with the bytes of a reply.
-So nothing reaches a node but what is sent: a method that gives the same bits here as on `local` needs no more than its
-messages.
+A request goes out as the bytes of its frames, each node's worker decodes them and answers with the bytes of a reply. So
+a node gets only the bytes that are sent: a method with the same bits here as on `local` needs nothing but its messages.
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ from fne.federation.worker import Worker
 
 
 class WorkerEach:
-    """A worker for each node: every message is encoded and decoded, as between machines."""
+    """Host with a worker for each node: every message is encoded and decoded, as between machines."""
 
     def __init__(self, worker: Worker) -> None:
         self._workers = worker.apart()
 
     def answers(self, request: Request, common: wire.Frame, private: Mapping[str, wire.Frame]) -> Iterator[Reply]:
-        """Yield a reply of each addressee, made of the bytes of the request's frames."""
+        """Yield a reply of each addressee, computed from the bytes of the request's frames."""
         sent = bytes(common)
         for name in request.nodes:
             own = {name: bytes(private[name])} if name in private else {}
@@ -34,11 +33,11 @@ class WorkerEach:
                 yield wire.decode_reply(bytes(wire.reply_frame(reply)))
 
     def lineage(self) -> dict[str, Any]:
-        """Return by node what each worker holds of the run's lineage."""
+        """Return each worker's state of the run's lineage, by node."""
         return {name: own.replica.state_dict() for name, own in self._workers.items() if own.replica}
 
     def restore(self, lineage: Mapping[str, Any]) -> None:
-        """Take over what `lineage` returned."""
+        """Restore what `lineage` returned."""
         for name, own in self._workers.items():
             if own.replica:
                 own.replica.load_state_dict(lineage[name])
@@ -46,5 +45,5 @@ class WorkerEach:
 
 @register("engine", "framed")
 def framed(worker: Worker, run: str = "run", folder: Path | None = None, *, settings: SimulatedNodes) -> LocalEngine:
-    """One process with a worker for each node, which encoded frames alone reach; slower, with the bits of `local`."""
+    """One process with a worker for each node, reached by encoded frames alone; slower, with the bits of `local`."""
     return LocalEngine(worker, run, folder, WorkerEach(worker), settings=settings)

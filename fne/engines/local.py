@@ -1,4 +1,4 @@
-"""All nodes in this process, on one device: for research and for tests; every other engine gives the same bits."""
+"""Local engine: all nodes in one process on one device, for research and tests; other engines give the same bits."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from fne.federation.worker import Worker
 
 
 class Host(Protocol):
-    """What answers for the nodes of an engine: one worker, or several."""
+    """Host that answers for the nodes of an engine: one worker, or several."""
 
     def answers(self, request: Request, common: wire.Frame, private: Mapping[str, wire.Frame]) -> Iterator[Reply]:
         """Yield a reply of each addressee in order.
 
         Args:
-            request: as it is sent; its addressees are there.
-            common, private: its frames, the latter by node.
+            request: the request as it is sent; its addressees are available.
+            common, private: frames of the request, the latter by node.
         """
         ...
 
@@ -34,12 +34,12 @@ class Host(Protocol):
         ...
 
     def restore(self, lineage: Mapping[str, Any]) -> None:
-        """Take over what `lineage` returned."""
+        """Restore what `lineage` returned."""
         ...
 
 
 class OneWorker:
-    """A worker that hosts all nodes: they share a model, and one pass where they can."""
+    """Host with one worker for all nodes, which share a model, and one pass where possible."""
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
@@ -53,21 +53,22 @@ class OneWorker:
         return self._worker.replica.state_dict() if self._worker.replica else {}
 
     def restore(self, lineage: Mapping[str, Any]) -> None:
-        """Take over what `lineage` returned."""
+        """Restore what `lineage` returned."""
         if self._worker.replica:
             self._worker.replica.load_state_dict(dict(lineage))
 
 
 @register("engine", "local")
 class LocalEngine:
-    """One process, one device, all nodes: they share a model and one pass where they can.
+    """Engine with all nodes in one process on one device: they share a model, and one pass where possible.
 
     Args:
-        worker: hosts the nodes; `device` and `threads` were resolved (`resolve_device`) before it was made.
+        worker: the worker that hosts the nodes; `device` and `threads` were resolved (`resolve_device`) before it was
+            made.
         run: id of the run, stamped on every header.
-        folder: of the run, for `save` and `load`; `None` keeps nothing.
-        host: what answers for the nodes; `None`: the worker.
-        settings: who is there, and what a round needs.
+        folder: folder of the run, for `save` and `load`; `None` saves nothing.
+        host: the host that answers for the nodes; `None`: the worker.
+        settings: client availability, and the quorum of a round.
     """
 
     def __init__(
@@ -89,7 +90,7 @@ class LocalEngine:
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """Nodes that are there as far as the server knows, sorted."""
+        """Nodes that are available as far as the server knows, sorted."""
         return self._presence.listed(self._step)
 
     def send(self, request: Request) -> Round:
@@ -117,10 +118,10 @@ class LocalEngine:
                 yield Reply(request.header, name, Status.GONE, LEFT)
             elif name in self._worker.nodes:
                 yield next(answers)
-        yield from answers  # to their end: it may tell that a task has gone wrong
+        yield from answers  # run the task to its end, where it may still raise an error
 
     def inspect(self, node: str) -> Tensors:
-        """Return a node's memory: a simulation may look at what the method hides, see `fne.watch.inspection`."""
+        """Return a node's memory: a simulation may inspect what the method hides, see `fne.watch.inspection`."""
         return self._worker.nodes[node].memory
 
     # -------------------------------------------------------------------------------------------- memory
@@ -133,7 +134,7 @@ class LocalEngine:
         """Take the nodes' memory back to `step`.
 
         Raises:
-            CheckpointError: that step is not held.
+            CheckpointError: that step is not stored.
         """
         assert self._folder is not None
         self._host.restore(read_memory(self._folder, step, self._worker.nodes))

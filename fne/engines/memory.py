@@ -1,4 +1,4 @@
-"""Snapshots of the nodes' memory in the run folder, as engines keep them that host all nodes in one process."""
+"""Snapshots of the nodes' memory in the run folder, for engines that host all nodes in one process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ KEPT_STEPS = 2
 
 
 def write_memory(run_folder: Path, step: int, nodes: Mapping[str, Node], replica: Mapping[str, Any]) -> None:
-    """Write the nodes' memory, accounts and what workers hold of the lineage to `nodes/`; two steps are kept.
+    """Write the nodes' memory and accounts and the workers' lineage to `nodes/`; two steps are kept.
 
     Snapshots after `step` belong to an abandoned branch: they are deleted, so that they do not displace valid ones.
     """
@@ -32,12 +32,12 @@ def write_memory(run_folder: Path, step: int, nodes: Mapping[str, Node], replica
 
 
 def read_memory(run_folder: Path, step: int, nodes: Mapping[str, Node]) -> dict[str, Any]:
-    """Take the nodes' memory back to `step`, and return what the workers held of the lineage.
+    """Take the nodes' memory back to `step`, and return the workers' lineage of that step.
 
-    What a node has released since in this process is not taken back: its account keeps it.
+    Releases of a node since then in this process are not taken back: the node's account keeps them.
 
     Raises:
-        CheckpointError: that step is not held, or its file is not what this version writes.
+        CheckpointError: that step is not stored, or its file is not in the form of this version.
     """
     path = run_folder / "nodes" / f"step-{step:09d}.pt"
     if not path.is_file():

@@ -1,4 +1,4 @@
-"""How work reaches nodes and comes back: nodes and workers, frames, payload declarations, rounds, lineages.
+"""Message exchange with nodes: nodes and workers, frames, payload declarations, rounds, lineages.
 
-The work itself stands in `learning` and `search`; `engines` reaches nodes on one machine or on many.
+The work of the nodes is in `learning` and `search`; the folder `engines` holds the transports to the nodes.
 """

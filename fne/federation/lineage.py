@@ -1,11 +1,11 @@
-"""Candidates as their lineage: a worker that holds the last generation makes the next from what the server decided.
+"""Lineages of candidates: a worker that holds the last generation makes the next one from the server's decision.
 
-A decision is a few bytes a candidate (FNE: two parents, the child's seed being its address; an evolution strategy: a
-rank, whose perturbation is a number of the generator), the candidates are whole models. Each request carries a digest
-of all that they are made from, state and origin, so a worker whose arithmetic differs in a bit is noticed and sent a
-snapshot.
+A decision takes a few bytes for each candidate (FNE: two parents, with the child's address as its seed; an evolution
+strategy: a rank, whose perturbation follows from the generator); the candidates are whole models. Each request carries
+a digest of the state and origin that candidates are made from, so a worker whose arithmetic differs in one bit is
+noticed and gets a snapshot.
 
-A request holds, besides what is no lineage:
+Besides its other tensors a request holds:
 
     common    lineage.digest, lineage.decision.NAME: of the last step
     private   lineage.origin (first contact), and for a worker that missed steps either lineage.missed.NAME, the
@@ -34,28 +34,29 @@ DIGEST_BYTES = 8
 
 
 class BehindError(Exception):
-    """Raised where a worker cannot get to a step's candidates from what it holds and was sent."""
+    """Raised where a worker cannot make a step's candidates from its state and the request."""
 
 
 class Lineage(Protocol):
-    """What is evaluated, as both ends can make it: the server decides, it and the workers advance alike.
+    """The candidates as both ends can make them: the server decides, and server and workers advance alike.
 
-    Its state changes in `advance` alone, and depends on nothing else: the same decisions give the same bits everywhere.
+    The state changes in `advance` alone, and depends on nothing else: the same decisions give the same bits everywhere.
     """
 
     def candidates(self, step: int) -> Tensors:
-        """Return the tensors that tell nodes what to evaluate; asked again, the same.
+        """Return the tensors of the candidates to evaluate; further calls return the same tensors.
 
-        `population [P, D]` float32, or what `fne.evolution.rank_one` makes it of: `centre`, `factors`, `sigma`.
+        `population [P, D]` float32, or the tensors from which `fne.evolution.rank_one` makes the population: `centre`,
+        `factors`, `sigma`.
         """
         ...
 
     def advance(self, step: int, decision: Tensors) -> Metrics:
-        """Go from `step` to the next, as decided; returns figures for the history.
+        """Advance from `step` to the next step by a decision; returns figures for the history.
 
         Args:
-            step: whose candidates were evaluated.
-            decision: what the server made of the answers, small tensors of the same names and shapes at each step.
+            step: step whose candidates were evaluated.
+            decision: the server's decision from the answers: small tensors of the same names and shapes at each step.
         """
         ...
 
@@ -64,7 +65,7 @@ class Lineage(Protocol):
         ...
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Take over what `state_dict` returned."""
+        """Restore what `state_dict` returned."""
         ...
 
 
@@ -187,7 +188,7 @@ class Replica:
         return {"run": self._run, "step": self._step, "origin": self._origin, "state": state}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what `state_dict` returned."""
+        """Restore what `state_dict` returned."""
         self._forget()
         if state:
             self._begin(state["origin"])

@@ -1,8 +1,8 @@
-"""The lineage codec: stands between loop and engine and sends decisions where the strategy sends models.
+"""The lineage codec: an engine wrapper that sends decisions in place of the strategy's models.
 
-The strategy's request and the round that comes back are the same as without it, so is the run's history but for the
-bytes. It knows which step each node's worker holds, brings late ones up by the decisions that they missed or by a
-snapshot, whichever is smaller, and what goes out is counted by the engine like everything else.
+The strategy's request and the resulting round are the same as without the codec, and so is the run's history except for
+the bytes. The codec knows which step each node's worker holds, and brings late workers up by the decisions that they
+missed or by a snapshot, whichever is smaller; the engine counts these bytes like all others.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from fne.federation import lineage, wire
 from fne.federation.payloads import expecting
 
 _UNKNOWN = {Status.REFUSED, Status.NEEDS_SNAPSHOT, Status.GONE}
-"""Answers that do not say which step a worker holds; where a task failed, its worker had followed."""
+"""Statuses that leave open which step a worker holds; where a task failed, its worker had followed."""
 
 
 class LineageCodec:
     """An engine that sends a strategy's candidates as their lineage.
 
     Args:
-        engine: does the work; a worker a node is assumed, since that is what late nodes cost between sites.
-        strategy: with `lineage` and `decision`.
+        engine: the engine that does the work; bytes are those of one worker for each node, as between sites.
+        strategy: a strategy with `lineage` and `decision`.
         origin: `strategy`, `seed` and `settings`, from which a worker makes the lineage at step 0.
     """
 
@@ -41,7 +41,7 @@ class LineageCodec:
         self._held: dict[str, int] = {}
         self._first = 0
         self._decisions: list[Tensors] = []
-        """Of the steps from `_first` on, as far back as a replay can be smaller than a snapshot."""
+        """Decisions of the steps from `_first` on, as far back as a replay can be smaller than a snapshot."""
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -49,15 +49,15 @@ class LineageCodec:
         return self._engine.nodes
 
     def send(self, request: Request) -> Round:
-        """Send the request with its candidates as lineage; nodes that need a snapshot get it in a second sending.
+        """Send the request with its candidates as lineage; nodes that need a snapshot get it in a second transmission.
 
-        The second one goes to all addressees, which compute again, so that sums are folded in the same order as ever.
-        Both are billed, the second as catching up.
+        The second transmission goes to all addressees, which compute again, so that sums are folded in the usual order.
+        Both are counted, the second as catching up.
 
         Raises:
-            RunError: as the engine does; or no node could follow, snapshot or not.
+            RunError: the engine raises it, or no node could follow even with a snapshot.
         """
-        request = expecting(request)  # while the request holds the candidates, which imply the form of an answer
+        request = expecting(request)  # before the candidates, which imply the form of an answer, are taken out
         step, source = request.header.step, member(self._strategy, "lineage")
         state = source.state_dict()
         self._record(step, lineage.size(state))
@@ -85,7 +85,7 @@ class LineageCodec:
         return round_
 
     def _record(self, step: int, snapshot: int) -> None:
-        """Keep the decision that led to `step`, and of the earlier ones those that `snapshot` bytes do not undercut."""
+        """Keep the decision that led to `step`, and earlier ones while their replay beats `snapshot` bytes."""
         if self._first + len(self._decisions) == step - 1:
             decision = member(self._strategy, "decision")
             self._decisions.append(decision)
@@ -96,7 +96,7 @@ class LineageCodec:
         assert self._first + len(self._decisions) == step, "the codec was not resumed with its strategy"
 
     def _missed(self, node: str, step: int, state: Tensors) -> dict[str, Tensor]:
-        """Return what brings a node's worker to where the last decision leads on to `step`, or to `step` itself."""
+        """Return the tensors that bring a node's worker to `step`, alone or with the last decision."""
         held = self._held.get(node)
         start = {} if held is not None else {lineage.ORIGIN: self._origin}
         held = held or 0
@@ -109,7 +109,7 @@ class LineageCodec:
         return {**start, **lineage.named(lineage.STATE, state)}
 
     def _sent(self, request: Request, more: Mapping[str, Tensors]) -> Round:
-        """Send a request with private tensors more; the traffic says what of it was for catching up."""
+        """Send a request with additional private tensors; the traffic says which part was for catching up."""
         private = {node: {**request.private.get(node, {}), **more.get(node, {})} for node in request.nodes}
         round_ = self._engine.send(replace(request, private={node: own for node, own in private.items() if own}))
         catch_up = {node: wire.encode({"node": node}, own).encoded for node, own in more.items() if own}
@@ -118,7 +118,7 @@ class LineageCodec:
 
     # -------------------------------------------------------------------------------------------- memory
     def save(self, step: int) -> None:
-        """Let the engine keep the nodes' memory, and the workers' lineage with it."""
+        """Let the engine save the nodes' memory and the workers' lineage."""
         self._engine.save(step)
 
     def load(self, step: int) -> None:
@@ -130,13 +130,13 @@ class LineageCodec:
         self._engine.close()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what each node holds and the decisions kept."""
+        """Return the step that each node holds, and the kept decisions."""
         names = self._decisions[0] if self._decisions else ()
         stacked = {name: torch.stack([decision[name] for decision in self._decisions]) for name in names}
         return {"held": dict(self._held), "first": self._first, "decisions": stacked}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what `state_dict` returned."""
+        """Restore what `state_dict` returned."""
         self._held, self._first = dict(state["held"]), state["first"]
         names, columns = state["decisions"].keys(), state["decisions"].values()
         self._decisions = [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
@@ -147,7 +147,7 @@ def _behind(round_: Round) -> list[str]:
 
 
 def _together(first: Traffic, second: Traffic) -> Traffic:
-    """Return the traffic of two sendings of one step."""
+    """Return the traffic of two transmissions of one step."""
     sums = {
         name: _added(getattr(first, name), getattr(second, name))
         for name in ("payload_down", "payload_up", "encoded_down", "encoded_up", "catch_up")

@@ -1,4 +1,4 @@
-"""Nodes: what a worker holds for each data owner, with its secrets, its policy, and its account of privacy."""
+"""Nodes: the state of each data owner at a worker, with secrets, policy, and privacy account."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 
 class Secrets(Hidden):
-    """A node's secret key, and what it holds of a run's secure sums: neither is printed, copied or serialised.
+    """A node's secret key and its state of a run's secure sums, which are never printed, copied or serialised.
 
     Args:
-        key: 32 bytes; at a real site from its own folder, in a simulation derived from the run's seed.
-        simulated: whether it is such a derived key: reports then say "simulated privacy".
+        key: 32 bytes; at a real site from the site's own folder, in a simulation derived from the run's seed.
+        simulated: whether the key is derived in this way: reports then say "simulated privacy".
     """
 
     __slots__ = ("_key", "answered", "session", "simulated", "tried")
@@ -40,11 +40,11 @@ class Secrets(Hidden):
         self._key = key
         self.simulated = simulated
         self.session: Session | None = None
-        """Of secure sums; gone with the process, so a resumed run makes another."""
+        """Session of secure sums; it ends with the process, so a resumed run makes a new session."""
         self.answered: dict[tuple[str, str], int] = {}
-        """Run and kind -> the last step of a secure sum that the node answered; it outlives sessions."""
+        """Run and kind -> the last step of a secure sum that the node answered; the entries outlive sessions."""
         self.tried: dict[tuple[str, str], tuple[int, set[bytes]]] = {}
-        """Run and kind -> the last step of a secure sum whose work was begun, and digests of what it was."""
+        """Run and kind -> the last step of a secure sum whose work was begun, and digests of the work."""
 
     @classmethod
     def simulate(cls, seed: int, node: str) -> Secrets:
@@ -56,7 +56,7 @@ class Secrets(Hidden):
         return Draws(key_of(self._key, *address))
 
     def derived(self, purpose: str) -> bytes:
-        """Return 32 bytes for a purpose, always the same, that nobody without the key can compute."""
+        """Return 32 bytes for a purpose, always the same, which nobody without the key can compute."""
         return hashlib.blake2b(purpose.encode(), key=self._key, digest_size=32, person=b"fne/purpose").digest()
 
 
@@ -64,10 +64,10 @@ class Secrets(Hidden):
 class Node:
     """One data holder: its samples (on the worker's device), its memory between steps, its secrets.
 
-    In a search it has an `objective` in the samples' place. `shift`: how far its inputs are moved at most whenever they
-    are taken for training, see `fne.learning.local_training`. `policy` is what its owner lets it answer, `ledger` its
-    account; `run` is the run that it takes part in, `floor` the first step that it still answers. A task replaces the
-    tensors in `memory`, it does not write into them: a failed task is undone by name.
+    In a search the node has an `objective` in place of samples. `shift` is the largest shift of inputs in training,
+    drawn anew each time, see `fne.learning.local_training`. `policy` says what the owner lets the node answer, `ledger`
+    is the node's account; `run` is the run that the node takes part in, `floor` the first step that it still answers. A
+    task replaces the tensors in `memory` and does not write into them: a failed task is undone by name.
     """
 
     name: str
@@ -82,15 +82,16 @@ class Node:
     floor: int = 0
 
     def allow(self, request: Request, parties: int = 1) -> None:
-        """Hold a request to the node's policy, and take what its answer costs into the node's account.
+        """Check a request against the node's policy, and charge the cost of the answer to the node's account.
 
         Args:
-            request: whose task is none of the protocol of secure sums, but may be what these carry.
-            parties: nodes whose noise is in what the server sees: more than one where it sees their sum alone.
+            request: a request whose task is not part of the secure-sum protocol, but may be carried by a secure sum.
+            parties: number of nodes whose noise is in what the server sees: more than one where the server sees only
+                their sum.
 
         Raises:
             RefusedError: the policy does not allow the answer.
-            FneError: there is no such task, or it has no such options.
+            FneError: the task or one of its options does not exist.
         """
         run, step = request.header.run, request.header.step
         self.policy.check_task(request.task, task_of(request).keywords, step)
@@ -116,15 +117,15 @@ class Node:
     def draws(self, header: Header, purpose: str, *values: Tensor) -> Draws:
         """Return private random numbers that the server cannot repeat: for noise, and for choices that stay here.
 
-        The stream's address is the purpose, the whole header, and the values that the numbers are used on. So it is
-        the same where all of that is, which tells nothing new, and another one otherwise: the difference of two answers
-        with the same noise would have none.
+        The stream's address is the purpose, the whole header, and the values that the numbers are used on. If all of
+        these are the same, the stream is the same and reveals nothing new; otherwise the stream differs, because the
+        difference of two answers with the same noise would have no noise.
         """
         said = (header.protocol, header.run, header.seed, header.step, header.attempt, self.name, purpose)
         return self.secrets.draws(repr(said).encode(), *_written(values))
 
     def answering(self, request: Request) -> Callable[..., Draws]:
-        """Return `draws(purpose, *values)` for the answer to a request, which the address has besides."""
+        """Return `draws(purpose, *values)` for the answer to a request, with the request as part of the address."""
         key = self._key(request)
         address = torch.frombuffer(bytearray(key), dtype=torch.uint8)
 
@@ -137,7 +138,7 @@ class Node:
         return draws
 
     def _key(self, request: Request) -> bytes:
-        """Return a digest of a request to this node: the header, and what it asks for."""
+        """Return a digest of a request to this node: of the header and of the content."""
         header, given = request.header, payload_of(request, self)
         said = (header.protocol, header.run, header.seed, header.step, header.attempt, request.task)
         made = hashlib.blake2b(
@@ -149,10 +150,10 @@ class Node:
 
 
 def task_of(request: Request) -> functools.partial[Iterator[Tensors]]:
-    """Return a request's task with all of its options, to be called once a worker with it, its nodes and the request.
+    """Return a request's task with all options bound; it is called once for each worker with worker, nodes and request.
 
     Raises:
-        FneError: there is no such task, or it has no such options.
+        FneError: the task or one of its options does not exist.
     """
     task = registry.load("task", request.task)
     odd = [key for key, value in request.options.items() if not isinstance(value, int | float | str | bool)]
@@ -163,22 +164,22 @@ def task_of(request: Request) -> functools.partial[Iterator[Tensors]]:
 
 
 def _written(values: Sequence[Tensor]) -> Iterator[bytes | memoryview]:
-    """Yield tensors as bytes by which they can be told apart."""
+    """Yield tensors as bytes that distinguish them."""
     for tensor in values:
         yield repr((tensor.dtype, tuple(tensor.shape))).encode()
         yield wire.raw_bytes(tensor)
 
 
 def payload_of(request: Request, node: Node) -> Tensors:
-    """Return what the request says to this node: the common tensors and its private ones."""
+    """Return the request's tensors for this node: the common ones and its private ones."""
     return request.addressed(node.name)
 
 
-@functools.lru_cache(maxsize=64)  # they seldom change from step to step
+@functools.lru_cache(maxsize=64)  # options seldom change from step to step
 def _checked(
     task: Callable[..., Iterator[Tensors]], name: str, options: tuple[tuple[str, type, Scalar], ...]
 ) -> dict[str, Any]:
-    """Return a request's options, validated; raises `FneError` that names what is wrong."""
+    """Return a request's validated options; raises `FneError` that names the mistake."""
     model = settings.model_of("options", registry.declared(task))
     made, mistakes = settings.check(model, {key: value for key, _, value in options}, f"task {name!r}")
     if mistakes:

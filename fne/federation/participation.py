@@ -12,23 +12,23 @@ from fne.core.randomness import draw_nodes
 
 @dataclass(frozen=True)
 class NodeChoice:
-    """Who evaluates a generation (FNE, section 4.3): a function of the run's seed and the step alone.
+    """Choice of the nodes that evaluate a generation (FNE, section 4.3), by the run's seed and the step alone.
 
     Args:
-        seed: of the run.
-        selection: how many nodes, which, and for how long.
+        seed: seed of the run.
+        selection: settings for the number of nodes, their choice, and its duration.
     """
 
     seed: int
     selection: NodeSelection
 
     def __call__(self, step: int, nodes: Sequence[str]) -> tuple[tuple[str, ...], int]:
-        """Return the nodes and how many of their samples they take, 0 for all.
+        """Return the nodes and the number of samples that each takes, 0 for all.
 
-        Later on there may be fewer nodes than are asked for: then it is all of them.
+        If a later step has fewer nodes than requested, all of them take part.
 
         Raises:
-            SettingError: more nodes are asked for than there are at the first step.
+            SettingError: more nodes are requested than exist at the first step.
         """
         chosen = self.selection
         if chosen.full_every and (step + 1) % chosen.full_every == 0:

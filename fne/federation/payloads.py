@@ -1,6 +1,6 @@
-"""Payload declarations: the entries that a request implies for the answer of a node.
+"""Payload declarations: the entries that a request implies for a node's answer.
 
-A node task is registered with the payload that it yields, a function of the request and of the addressee's name:
+A node task is registered with a declaration of its payload, a function of the request and the addressee's name:
 
     def vote_payload(request: Request, node: str) -> Payload:
         return {"votes": Entry("int", (len(request.common["candidates"]),), least=0)}
@@ -8,9 +8,9 @@ A node task is registered with the payload that it yields, a function of the req
     @register("task", "vote", payload=vote_payload)
     def vote_task(worker, nodes, request): ...
 
-The engine holds every reply to the declaration before a strategy sees the reply: a node whose answer has another form
-is named and left out, and the round goes on with the others. The declaration is evaluated on the request as the
-strategy made it, so codecs call `expecting` before they take tensors out of the request.
+The engine checks every reply against the declaration before a strategy sees the reply: a node whose answer has another
+form is named and left out, and the round goes on with the other nodes. The declaration is evaluated on the request as
+the strategy made it, so codecs call `expecting` before they take tensors out of the request.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ class Entry:
     """One tensor of a payload.
 
     Args:
-        kind: of its elements; how wide they are is the node's choice.
+        kind: kind of the elements; their width is the node's choice.
         shape: sizes; `None` where the request does not imply the size. A name stands for a size that the strategy knows
             (`Request.sizes`), or at least for the same size wherever it occurs in the payload.
-        least, most: bounds of every element, both included; NaN is within no bounds. A name in the place of `most`
-            stands for a number as in `shape`, and for no bound where nobody knows it.
-        nan: whether NaN is allowed where there are bounds, in the place of a number that is not there.
+        least, most: bounds of every element, both included; NaN is within no bounds. A name as `most` stands for a
+            number as in `shape`, and for no bound where the number is unknown.
+        nan: whether NaN is allowed despite bounds, for a missing number.
         optional: whether the entry may be left out.
-        finite: whether every element must be a finite number (`all`); every one where those of any other node are
-            (`usual`), as of networks that may all diverge; or at least one where any other node has one (`some`), as
-            of losses of many individuals.
+        finite: which elements must be finite: every element (`all`); every element if those of any other node are
+            finite (`usual`), as for networks that may all diverge; or at least one if any other node has a finite one
+            (`some`), as for losses of many individuals.
     """
 
     kind: Kind
@@ -59,7 +59,7 @@ class Entry:
     finite: Literal["", "some", "usual", "all"] = ""
 
     def bound(self, sizes: Mapping[str, int]) -> Entry:
-        """Return the entry with numbers in the place of those names that have one."""
+        """Return the entry with numbers in place of the names that `sizes` knows."""
         most = sizes.get(self.most, self.most) if isinstance(self.most, str) else self.most
         return replace(self, shape=tuple(sizes.get(s, s) if isinstance(s, str) else s for s in self.shape), most=most)
 
@@ -70,15 +70,15 @@ class Entry:
 
 Payload = Mapping[str, Entry]
 MOST = 2**40
-"""Numbers of a payload, in all: more are a lie, of which nothing is to be computed."""
+"""Most numbers in a payload: a form with more is a lie, and nothing is computed from it."""
 HELD = "held"
-"""Name of the number of samples that a node holds, which an engine knows."""
+"""Name of the size that stands for the number of a node's samples, which an engine knows."""
 COUNT = Entry("int", (1,), least=1, most=HELD)
-"""A node's number of samples, of those that it holds."""
+"""A count of samples, at most as many as the node holds."""
 
 
 def expecting(request: Request) -> Request:
-    """Return the request with the payload that its task declares; an unknown task and a plugin may declare none."""
+    """Return the request with the payloads that its task declares; an unknown task and a plugin may declare none."""
     if request.expected is not None:
         return request
     try:
@@ -89,12 +89,12 @@ def expecting(request: Request) -> Request:
 
 
 def _sized(declared: Callable[[Request, str], Payload], request: Request, node: str) -> Payload:
-    """Return what a task declares of a node's reply, with the sizes that the strategy knows."""
+    """Return a task's declaration of a node's reply, with the sizes that the strategy knows."""
     return {name: entry.bound(request.sizes) for name, entry in declared(request, node).items()}
 
 
 def fault(payload: Tensors, expected: Payload) -> str:
-    """Return what is wrong with a payload, or nothing."""
+    """Return the fault of a payload, or an empty text."""
     wrong = PayloadSpec.of(payload).fault(expected)
     if wrong:
         return wrong
@@ -114,7 +114,7 @@ def fault(payload: Tensors, expected: Payload) -> str:
 
 
 def lifeless(payload: Tensors, expected: Payload) -> str:
-    """Return what about a payload is wrong unless it is the same with all nodes, or nothing."""
+    """Return a fault of a payload that does not count if all nodes have it, or an empty text."""
     for name, entry in expected.items():
         if entry.finite not in ("some", "usual") or name not in payload:
             continue
@@ -129,7 +129,7 @@ def lifeless(payload: Tensors, expected: Payload) -> str:
 # ------------------------------------------------------------------------------------------------ forms
 @dataclass(frozen=True)
 class PayloadSpec:
-    """The form of a payload that is added up: `(name, whether floats, shape)` of each entry, sorted by name."""
+    """The form of an additive payload: `(name, whether floats, shape)` of each entry, sorted by name."""
 
     entries: tuple[tuple[str, bool, tuple[int, ...]], ...]
 
@@ -144,7 +144,7 @@ class PayloadSpec:
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> PayloadSpec:
-        """Return the form of `to_bytes`; raises `ValueError` for anything else."""
+        """Return the form that `to_bytes` wrote; raises `ValueError` for other bytes."""
         try:
             form = cls(tuple((str(n), bool(f), tuple(int(size) for size in shape)) for n, f, shape in json.loads(raw)))
         except (ValueError, TypeError, OverflowError, RecursionError):
@@ -159,7 +159,7 @@ class PayloadSpec:
         return form
 
     def fault(self, expected: Payload) -> str:
-        """Return what about the form does not fit a declared payload, or nothing."""
+        """Return the form's mismatch with a declared payload, or an empty text."""
         found = {name: (is_float, shape) for name, is_float, shape in self.entries}
         sizes: dict[str, int] = {}
         for name, entry in expected.items():
@@ -180,15 +180,15 @@ class PayloadSpec:
 
 
 def outvoted(forms: Mapping[str, PayloadSpec]) -> dict[str, str]:
-    """Return the nodes whose form is not the one of most nodes (where two are equally common, of the first), and why.
+    """Return the nodes whose form differs from the most common one (of equally common forms, the first), and why.
 
     Args:
-        forms: by node, in the order of the request.
+        forms: form of each node's payload, in the order of the request.
     """
     counts = Counter(forms.values())
     if len(counts) < 2:
         return {}
-    usual, voters = counts.most_common(1)[0]  # of equals the first one that was met
+    usual, voters = counts.most_common(1)[0]  # of equally common forms the first one
     reasons = {}
     for node, form in forms.items():
         if form != usual:

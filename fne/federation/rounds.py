@@ -1,7 +1,7 @@
-"""Rounds: the answers to a request, checked, folded in the request's order and counted; and relays of their result.
+"""Rounds: answers to a request are checked, folded in the request's order and counted; relays pass on their result.
 
-Every engine answers through `gather`. A relay gives a result to nodes in the server's place; secure sums have a way of
-their own to do so.
+Every engine answers through `gather`. A relay gives a result to nodes in the server's place; secure sums have their own
+kind of relay.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from fne.federation import wire
 from fne.federation.payloads import HELD, PayloadSpec, expecting, fault, lifeless, outvoted
 
 SHOWN = ("samples", "loss", "nonfinite")
-"""What of a node's answer the history may show under its name, where it is one number."""
+"""Entries of a node's answer that the history may show under the node's name, where they are single numbers."""
 _THERE = {Status.NEEDS_SNAPSHOT, Status.DECLINED}
-"""Statuses of nodes that are there, though nothing of what they answer is of use."""
+"""Statuses of nodes that are available although their answer holds no result."""
 
 
 def gather(
@@ -36,20 +36,20 @@ def gather(
     held: Mapping[str, int] | None = None,
     timeout: float | None = None,
 ) -> Round:
-    """Return the round that the replies make.
+    """Return the round of the replies.
 
-    A reply that does not have the payload which the request implies is a failure of its node, and so is one that
-    cannot be added to the others: the round goes on without the node.
+    A reply without the payload that the request implies is a failure of its node, and so is a reply that cannot be
+    added to the others: the round goes on without the node.
 
     Args:
-        request: as it was sent.
-        replies: in the order of `request.nodes`, one for each; taken one by one, so that a sum keeps none of them. Who
-            was not asked, and who answers twice, is not listened to; who does not answer has gone.
-        quorum: valid replies that a round needs, of fewer addressees all of them; a node that asks for a snapshot
-            counts, since it is there, and so does one whose owner declines.
-        common, private: the frames that went out, for the traffic.
-        held: node -> number of samples that it holds, where they are known: it cannot count more.
-        timeout: seconds that each reply may take after the one before it; a later one is none.
+        request: the request as it was sent.
+        replies: one reply for each of `request.nodes`, in order; taken one by one, so that a sum keeps none of them.
+            Replies of other nodes and second replies are ignored; a node that does not answer has gone.
+        quorum: valid replies that a round needs, or all of them with fewer addressees; a node that asks for a snapshot
+            counts, since it is available, and so does a node whose owner declines.
+        common, private: the frames that were sent, for the traffic.
+        held: node -> number of its samples, where known: the node cannot count more.
+        timeout: seconds that each reply may take after the reply before; a later reply counts as missing.
 
     Raises:
         RunError: below the quorum, with both numbers and the reasons.
@@ -82,8 +82,8 @@ def gather(
         frame = wire.reply_frame(reply)
         up[reply.node], payload_up[reply.node] = (0, 0) if silent else (frame.encoded, frame.payload)
         if reply.header != request.header:
-            told = reply.header
-            other = f"answers another request: step {told.step}, attempt {told.attempt} of run {told.run!r}"
+            header = reply.header
+            other = f"answers another request: step {header.step}, attempt {header.attempt} of run {header.run!r}"
             failures.append(failed(reply, other))
             continue
         if reply.status is not Status.OK:
@@ -101,7 +101,7 @@ def gather(
             take(reply)
     sound = bool(per_node)
     for reply, wrong in lifeless_ones:
-        if sound:  # others have finite values: it is the node, and not what is evaluated
+        if sound:  # other nodes have finite values: the fault lies with the node, not with the candidates
             failures.append(failed(reply, wrong))
         else:
             take(reply)
@@ -121,7 +121,7 @@ def gather(
 
 
 def _asked_for(request: Request, replies: Iterable[Reply]) -> Iterator[Reply]:
-    """Yield a reply of each addressee, in whatever order they come: no other one's, no second one, a missing one."""
+    """Yield one reply of each addressee, in order of arrival; a node without an answer gets a failure."""
     awaited = dict.fromkeys(request.nodes)
     for reply in replies:
         if reply.node in awaited:
@@ -132,7 +132,7 @@ def _asked_for(request: Request, replies: Iterable[Reply]) -> Iterator[Reply]:
 
 
 def _in_time(replies: Iterable[Reply], timeout: float) -> Iterator[Reply]:
-    """Yield replies, each that took longer than `timeout` seconds as one that did not come."""
+    """Yield replies; a reply that took longer than `timeout` seconds becomes a missing one."""
     since = time.monotonic()
     for reply in replies:
         took = time.monotonic() - since
@@ -158,9 +158,9 @@ def _reasons(failures: list[Reply]) -> str:
 
 
 class RunningSum:
-    """Adds payloads in the order they come, floats in float64, integers as int64: no reply is kept.
+    """Running sum of payloads in order of arrival, floats in float64, integers as int64: no reply is kept.
 
-    Payloads of different forms cannot be added: each form has a sum of its own, and the one of most nodes counts.
+    Payloads of different forms cannot be added: each form has its own sum, and the sum of most nodes counts.
     """
 
     def __init__(self, header: Header) -> None:
@@ -179,7 +179,7 @@ class RunningSum:
             self._totals[form][name].add_(value)
 
     def outvoted(self) -> list[Reply]:
-        """Return a failure for each node whose payload has not the form of most nodes."""
+        """Return a failure for each node whose payload does not have the form of most nodes."""
         reasons = outvoted(self._forms)
         return [Reply(self._header, node, Status.FAILED, reason) for node, reason in reasons.items()]
 
@@ -191,10 +191,10 @@ class RunningSum:
 
 
 class Relaying:
-    """An engine that passes on what a request yields, where the request says to whom.
+    """An engine that passes a request's result on to the nodes that the request's relay names.
 
     Args:
-        engine: does the work; what it gathers goes out again, so nothing is hidden from the server.
+        engine: the engine that does the work; the server sees the result before it is passed on.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -206,13 +206,13 @@ class Relaying:
         return self._engine.nodes
 
     def send(self, request: Request) -> Round:
-        """Return what the engine does; of a request with a `relay` the answers of those who were given the result.
+        """Return the engine's round; for a request with a `relay`, the answers of the nodes that got the result.
 
-        Failures and traffic are of both. Without any result there is nothing to pass on, and no answer. Of single
-        answers those are passed on that have the form of most nodes; the others are failures.
+        Failures and traffic cover both exchanges. Without a result nothing is passed on, and there is no answer. Of
+        single answers those with the form of most nodes are passed on; the others are failures.
 
         Raises:
-            RunError: as the engine does; or a node of the relay does not exist.
+            RunError: the engine raises it, or a node of the relay does not exist.
         """
         relay = request.relay
         if relay is None:
@@ -236,7 +236,7 @@ class Relaying:
         return Round(second.replies, (*first.failures, *odd, *second.failures), bill.total(), second.per_node)
 
     def save(self, step: int) -> None:
-        """Let the engine keep the nodes' memory."""
+        """Let the engine save the nodes' memory."""
         self._engine.save(step)
 
     def load(self, step: int) -> None:
@@ -249,9 +249,9 @@ class Relaying:
 
 
 def ask_few(engine: Engine, request: Request) -> Round:
-    """Return the round of a request to the nodes of a relay; where too few answer it has their failures, no error.
+    """Return the round of a request to the nodes of a relay; too few answers are failures in the round, not an error.
 
-    A run goes on without what one node would have answered: its strategy asks another.
+    A run goes on without one node's answer: its strategy asks another node.
     """
     try:
         return engine.send(request)
@@ -261,7 +261,7 @@ def ask_few(engine: Engine, request: Request) -> Round:
 
 
 def _result(request: Request, replies: Sequence[Reply]) -> tuple[dict[str, Tensor], list[Reply]]:
-    """Return what is passed on, and the replies that cannot be: entries of the sum, or of all replies, stacked."""
+    """Return the tensors to pass on (entries of the sum, or of all replies, stacked), and the unusable replies."""
     if request.reduce == "sum":
         return dict(replies[0].payload), []
     odd = outvoted({reply.node: PayloadSpec.of(reply.payload) for reply in replies})
@@ -271,7 +271,7 @@ def _result(request: Request, replies: Sequence[Reply]) -> tuple[dict[str, Tenso
 
 
 class TrafficSum:
-    """The traffic of all that a step takes."""
+    """The total traffic of all exchanges of a step."""
 
     def __init__(self) -> None:
         self._sums: dict[str, Counter[str]] = {
@@ -280,7 +280,7 @@ class TrafficSum:
         self._snapshots = 0
 
     def add(self, traffic: Traffic) -> None:
-        """Add what one exchange took."""
+        """Add the traffic of one exchange."""
         for name, by_node in self._sums.items():
             by_node.update(getattr(traffic, name))
         self._snapshots += traffic.snapshots

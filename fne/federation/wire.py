@@ -1,4 +1,4 @@
-"""The frame that a message becomes: a JSON head and raw tensors, nothing executable.
+"""Wire format: a message becomes a frame of a JSON head and raw tensors, with nothing executable.
 
     b"FNE" version:1 | head length:4, little endian | head (JSON: meta, tensors) | tensor bytes in the head's order
 
@@ -30,12 +30,12 @@ _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 
 
 class WireError(FneError):
-    """A frame that is damaged, of another protocol version, or holds what may not be sent."""
+    """A frame that is damaged, has another protocol version, or holds values that may not be sent."""
 
 
 @dataclass(frozen=True)
 class Frame:
-    """An encoded message: its buffers, the bytes of all, and the bytes of the tensors among them."""
+    """An encoded message: its buffers, their total bytes, and the bytes of the tensors among them."""
 
     buffers: tuple[bytes | memoryview, ...]
     encoded: int
@@ -46,19 +46,19 @@ class Frame:
 
 
 def sendable(value: Any) -> bool:
-    """Return whether `encode` takes this as a tensor."""
+    """Return whether `encode` accepts the value as a tensor."""
     return isinstance(value, Tensor) and value.dtype in _NAMES
 
 
 def raw_bytes(tensor: Tensor) -> memoryview:
-    """Return a tensor's elements in order as bytes, copied only where they do not lie so."""
+    """Return a tensor's elements in order as bytes, copied only where memory has another order."""
     flat = tensor.detach().contiguous().cpu().reshape(-1)
-    flat = flat.as_strided(flat.shape, (1,))  # of one element any stride counts as contiguous, but not for `view`
+    flat = flat.as_strided(flat.shape, (1,))  # one element is contiguous with any stride, but not for `view`
     return flat.view(torch.uint8).numpy().data
 
 
 def encode(meta: Mapping[str, Any], tensors: Tensors) -> Frame:
-    """Return the frame of small values `meta` (JSON) and named tensors; a tensor is not copied if on the CPU."""
+    """Return the frame of small values `meta` (JSON) and named tensors; tensors on the CPU are not copied."""
     described: list[tuple[str, str, list[int]]] = []
     buffers: list[bytes | memoryview] = []
     payload = 0
@@ -126,7 +126,7 @@ def _exact(kind: type[T], value: Any) -> T:
 
 # ------------------------------------------------------------------------------------------------ messages
 class _Strict(BaseModel, strict=True, extra="forbid"):
-    """What is sent besides tensors; the fields are those of `fne.core.contracts`."""
+    """The part of a message beside tensors; the fields are those of `fne.core.messages`."""
 
 
 class _Header(_Strict):

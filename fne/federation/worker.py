@@ -1,4 +1,4 @@
-"""Workers: a worker is a process with a device that hosts one node (a hospital) or many nodes (a simulation).
+"""Workers: a worker is a process with a device and hosts one node (a hospital) or many nodes (a simulation).
 
 A node task is a registered generator function `task(worker, nodes, request, *, option, ...)` that yields one payload
 for each node, in order. It is called once for each worker, so that all hosted nodes can share one pass. Its
@@ -25,7 +25,7 @@ from fne.federation.node import Node, task_of
 
 
 class Worker:
-    """Hosts nodes on one device, with one model that it evaluates and trains for them, or without in a search."""
+    """Host of nodes on one device, with one model to evaluate and train for them, or without a model in a search."""
 
     def __init__(
         self,
@@ -40,31 +40,31 @@ class Worker:
         self.joined = joined
         self.replica = replica
         self.pinned: Mapping[str, bytes] = {}
-        """Public signing keys of the run's nodes, by which secure sums know whose key is whose."""
+        """Public signing keys of the run's nodes, by which secure sums recognise the owner of a key."""
         self.only: Callable[[str], bool] | None = None
-        """Whether a task is answered in a run with secure sums; `None`: the run has no secure sums."""
+        """Returns whether a task is answered in a run with secure sums; `None`: the run has no secure sums."""
         self._evaluator = evaluator
         self._device = device or torch.device("cpu")
 
     @property
     def evaluator(self) -> Evaluator:
-        """What evaluates the worker's model; raises `RunError` where there is none."""
+        """Evaluator of the worker's model; raises `RunError` where the worker has no model."""
         if self._evaluator is None:
             raise RunError("this worker has no model: its nodes measure points of a problem")
         return self._evaluator
 
     @property
     def module(self) -> nn.Module:
-        """The worker's module; a task that trains fills it first."""
+        """The worker's module; a task that trains first loads weights into the module."""
         return self.evaluator.module
 
     @property
     def device(self) -> torch.device:
-        """Where data and module are, and where surrogates are computed."""
+        """Device that holds data and module, and computes surrogates."""
         return self._device if self._evaluator is None else self._evaluator.device
 
     def apart(self) -> dict[str, Worker]:
-        """Return a worker for each node, as sites on machines of their own have: they share the model alone."""
+        """Return a worker for each node, as on separate sites: the workers share the model alone."""
         workers = {}
         for name, node in self.nodes.items():
             replica = None if self.replica is None else self.replica.anew()
@@ -75,7 +75,7 @@ class Worker:
     def run(self, request: Request) -> Iterator[Reply]:
         """Yield one reply for each addressed node that this worker hosts, in the request's order.
 
-        A node whose task raises is answered for with `failed` and the reason; the others go on.
+        A node whose task raises gets a reply `failed` with the reason; the other nodes go on.
         """
         hosted = [self.nodes[name] for name in request.nodes if name in self.nodes]
         if request.header.protocol != PROTOCOL_VERSION:
@@ -96,7 +96,7 @@ class Worker:
         yield from self._run(hosted, request)
 
     def _run(self, nodes: Sequence[Node], request: Request) -> Iterator[Reply]:
-        """Yield what the nodes answer; those whose policy does not allow it are not asked."""
+        """Yield the nodes' answers; nodes whose policy refuses the request are left out of the task."""
         refused: dict[str, Reply] = {}
         for node in nodes:
             try:
@@ -108,7 +108,7 @@ class Worker:
         answers = self._answers([node for node in nodes if node.name not in refused], request)
         for node in nodes:
             yield refused.get(node.name) or next(answers)
-        yield from answers  # to their end, which may tell that a task has gone wrong
+        yield from answers  # run the task to its end, where it may still raise an error
 
     def _allow(self, node: Node, request: Request) -> None:
         if not registry.traits("task", request.task).get("protocol"):
@@ -118,7 +118,7 @@ class Worker:
 
     def _answers(self, nodes: Sequence[Node], request: Request) -> Iterator[Reply]:
         pending = list(nodes)
-        asked = replace(request, nodes=())  # another engine's worker hosts others: no task may depend on them
+        asked = replace(request, nodes=())  # workers of other engines host other nodes: no task may depend on them
         try:
             task = task_of(request)
         except FneError as error:
@@ -140,7 +140,7 @@ class Worker:
                 if next(payloads, None) is None:
                     return
                 raise RunError("it yields more payloads than it has nodes")
-            except WriteError:  # it concerns the run, not the node at whose work it came up
+            except WriteError:  # the error concerns the run, not the node whose work raised it
                 raise
             except Exception as error:
                 for node, memory in zip(pending[answered:], kept[answered:], strict=True):
@@ -149,7 +149,7 @@ class Worker:
                     raise RuntimeError(
                         f"task {request.task!r} breaks after its last reply: {_reason(error, tell=True)}"
                     ) from error
-                if answered == 0 and len(pending) > 1:  # a shared pass broke: who is to blame shows one by one
+                if answered == 0 and len(pending) > 1:  # a shared pass failed: go node by node to find the culprit
                     for node in pending:
                         yield from self._answers([node], request)
                     return
@@ -170,7 +170,7 @@ def _status(error: Exception) -> Status:
 def _reason(error: Exception, *, tell: bool) -> str:
     """Return a short reason: the error's type and place, and its text if that cannot quote a real node's data.
 
-    The toolkit's own errors and refusals are written to be sent; of others a real site tells no text.
+    Texts of the toolkit's own errors and refusals are meant to be sent; a real site sends no texts of other errors.
     """
     if isinstance(error, FneError | RefusedError | BehindError):
         return str(error)[:300]

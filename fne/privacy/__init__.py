@@ -1,4 +1,4 @@
-"""What a node gives away and what that costs: private random numbers, noise, compression, policies, accountants.
+"""Privacy of a node's answers: private random numbers, noise, compression, policies, accountants.
 
-Sums that hide what is added stand in `secure`.
+Sums that hide the summands are in `secure`.
 """

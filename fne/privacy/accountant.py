@@ -1,18 +1,19 @@
-"""Accounted differential privacy of a whole run: what was released under which noise, and the epsilon it adds up to.
+"""Differential privacy accountant of a whole run: the releases with their noise, and the epsilon that they add up to.
 
 Every mechanism is Gaussian; its noise is discrete, to which bounds of continuous noise apply (`fne.privacy.draws`), to
-PRV's within the error that it adds. What it tells is bounded in Rényi's measure (RDP) at `ORDERS`: with Poisson
-sampling as Opacus computes it (Mironov, Talwar and Zhang 2019), of a fixed size without replacement by theorem 27 of
-Wang, Balle and Kasiviswanathan 2019, at whole orders; never more than without sampling. That adds up over all releases,
-and becomes an epsilon by theorem 21 of Balle et al. 2020. Beside it stands the upper bound of Opacus' PRV accountant
-(Gopi et al. 2021), tighter, for Poisson sampling and none. Both are upper bounds, so the smaller one holds.
+PRV's within the error that it adds. The privacy loss of a mechanism is bounded as Rényi differential privacy (RDP) at
+`ORDERS`: with Poisson sampling as in Opacus (Mironov, Talwar and Zhang 2019), with sampling of a fixed size without
+replacement by theorem 27 of Wang, Balle and Kasiviswanathan 2019, at whole orders; never more than without sampling.
+RDP adds up over all releases, and becomes an epsilon by theorem 21 of Balle et al. 2020. A second upper bound comes
+from Opacus' PRV accountant (Gopi et al. 2021); it is tighter, and is available with Poisson sampling and without
+sampling. Both are upper bounds, so the smaller one holds.
 
-A search chooses noise by what it has seen. Then a sum of RDP is a proven bound where it was fixed beforehand (a filter:
-Feldman and Zrnic 2021), which a figure read off afterwards is not; `Conduct.beforehand` has that bound.
+A search chooses its noise by earlier results. Then a sum of RDP is a proven bound if the sum was fixed beforehand (a
+filter: Feldman and Zrnic 2021), but not if it is read off afterwards; `Conduct.beforehand` has the bound.
 
-Against an adversary who sees uploads a draw of clients hides nobody and does not count: computed is the Gaussian
-without sampling, once a release. `releases` is then the number of rounds that the client which takes part most often
-takes part in; with random draws nobody knows it beforehand, and it is every round.
+Against an adversary who sees uploads a draw of clients hides nobody and does not count: the accountant computes the
+Gaussian without sampling, once for each release. `releases` is then the number of rounds of the client that takes part
+most often; with random draws nobody knows this number beforehand, and it counts every round.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ ORDERS: NDArray[np.float64] = np.concatenate([
     1 + np.arange(1, 20) / 100, np.arange(24, 40) / 20, np.arange(20, 50) / 10, np.arange(20, 44) / 4,
     np.arange(11, 64), (64, 72, 80, 96, 112, 128, 160, 192, 256, 384, 512),
 ])  # fmt: skip
-"""Of Rényi's measure; a coarser grid gives some per cent more."""
+"""Orders of RDP; a coarser grid gives bounds some per cent larger."""
 
-WEIGHTS = "weights"  # as `Mechanism.clipped`: whole weights, not what training changed of them
-EPSILON_ERROR = 0.01  # that PRV adds (Opacus' own)
-MOST_POINTS = 2**24  # of all of PRV's grids, beyond which it is not tried: ten seconds or so
+WEIGHTS = "weights"  # value of `Mechanism.clipped`: whole weights, not their change in training
+EPSILON_ERROR = 0.01  # error that PRV adds (Opacus' own)
+MOST_POINTS = 2**24  # points of all of PRV's grids, beyond which PRV is not tried: about ten seconds
 _WORDS = {
     "sampling": ("poisson", "fixed", "none"), "adjacency": ("add_remove", "zero_out", "replace_one"),
     "unit": ("client", "record"), "adversary": ("aggregate", "uploads"), "drawn": ("clients", "records"),
@@ -49,19 +50,19 @@ _FITTING = {"poisson": ("add_remove", "zero_out"), "fixed": ("replace_one",), "n
 
 @dataclass(frozen=True)
 class Mechanism:
-    """A Gaussian mechanism; raises `SettingError` for what is out of range or does not fit together."""
+    """A Gaussian mechanism; raises `SettingError` for values that are out of range or do not fit together."""
 
-    multiplier: float  # z, standard deviation of the noise over the sensitivity (see `multiplier`); 0 is no noise
-    clipped: str  # what is clipped, such as "update" or `WEIGHTS`
-    clip: float  # Z, its largest L2 norm
-    sampling: str = "none"  # or `poisson`, each by itself at `rate`; or `fixed`, `size` of `population`
+    multiplier: float  # z, standard deviation of the noise over the sensitivity (see `multiplier`); 0 means no noise
+    clipped: str  # the clipped quantity, such as "update" or `WEIGHTS`
+    clip: float  # Z, largest L2 norm of the clipped quantity
+    sampling: str = "none"  # or `poisson`, each independently at `rate`; or `fixed`, `size` out of `population`
     rate: float = 1.0
     size: int = 0
     population: int = 0
-    adjacency: str = "zero_out"  # a unit gives zero; or is not there, `add_remove`; or is another, `replace_one`
-    unit: str = "client"  # that is protected; or `record`
-    adversary: str = "aggregate"  # sees only the sum of a round, as with secure sums; or each upload, `uploads`
-    drawn: str = "clients"  # what sampling is of; or `records`, by their own client, which nobody else sees
+    adjacency: str = "zero_out"  # a unit gives zero; or is absent, `add_remove`; or is replaced, `replace_one`
+    unit: str = "client"  # protected unit; or `record`
+    adversary: str = "aggregate"  # who sees only a round's sum, as with secure sums; or each upload, `uploads`
+    drawn: str = "clients"  # sampled units; or `records`, by their own client, which nobody else sees
 
     def __post_init__(self) -> None:
         for key, words in _WORDS.items():
@@ -83,12 +84,12 @@ class Mechanism:
 
     @property
     def share(self) -> float:
-        """Return the probability of a unit to be in a release."""
+        """Return the probability that a unit is in a release."""
         return self.size / self.population if self.sampling == "fixed" else self.rate
 
     @property
     def counted(self) -> float:
-        """Return the rate that counts: 1 where the adversary sees who was drawn."""
+        """Return the rate that counts: 1 where the adversary sees the draw."""
         return 1.0 if self.adversary == "uploads" and self.drawn == "clients" else self.share
 
 
@@ -100,7 +101,7 @@ def multiplier(sigma: float, adjacency: str, noises: int = 1) -> float:
 # ------------------------------------------------------------------------------------------------ accountant
 @dataclass(frozen=True)
 class Spent:
-    """Upper bounds of epsilon at `delta`: by RDP at `order`, if any, and by PRV, or `why` there is none."""
+    """Upper bounds on epsilon at `delta`: by RDP at `order`, if any, and by PRV, or `why` PRV gives none."""
 
     delta: float
     rdp: float
@@ -115,13 +116,13 @@ class Spent:
 
 
 class Accountant:
-    """Adds up all releases of a run: also of different mechanisms, as a search makes them."""
+    """Accountant that adds up all releases of a run, also of different mechanisms, as a search makes them."""
 
     def __init__(self) -> None:
         self.released: dict[Mechanism, int] = {}
 
     def add(self, mechanism: Mechanism, releases: int = 1) -> None:
-        """Add releases; raises `SettingError` where adjacency, unit or adversary are not those of before."""
+        """Add releases; raises `SettingError` where adjacency, unit or adversary differ from earlier ones."""
         _check("releases", releases, releases >= 0, "0 or more")
         for key in ("adjacency", "unit", "adversary"):
             alike = all(getattr(known, key) == getattr(mechanism, key) for known in self.released)
@@ -130,7 +131,7 @@ class Accountant:
             self.released[mechanism] = self.released.get(mechanism, 0) + releases
 
     def epsilon(self, delta: float, *, tight: bool = True) -> Spent:
-        """Return what was spent at 0 < `delta` < 1, if `tight` with PRV, which may take some seconds."""
+        """Return the spent epsilon at 0 < `delta` < 1, if `tight` also by PRV, which may take some seconds."""
         _check("delta", delta, 0 < delta < 1, "between 0 and 1")
         if not self.released:
             return Spent(delta, 0.0, None, 0.0)
@@ -146,7 +147,7 @@ class Accountant:
             return Spent(delta, rdp, order, None, f"no bound by PRV: {error}")
 
     def _prv(self, delta: float, reach: float) -> float:
-        """Return PRV's bound; raises `ValueError` where it is not tried, and whatever Opacus does."""
+        """Return PRV's bound; raises `ValueError` where PRV is not tried, and all errors of Opacus."""
         alike: dict[tuple[float, float], int] = {}
         for m, n in self.released.items():
             if m.sampling == "fixed" and m.counted < 1:
@@ -158,11 +159,11 @@ class Accountant:
         return _prv_bound(tuple((z, rate, n) for (z, rate), n in alike.items()), delta)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all that was released, as plain numbers and words."""
+        """Return all releases, as plain numbers and words."""
         return {"released": [[asdict(mechanism), releases] for mechanism, releases in self.released.items()]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what `state_dict` returned."""
+        """Restore what `state_dict` returned."""
         self.released = {Mechanism(**fields): int(releases) for fields, releases in state["released"]}
 
 
@@ -195,7 +196,7 @@ def converted(curve: NDArray[np.float64], delta: float) -> tuple[float, float]:
     """Return epsilon of an RDP curve, and the order that gives it."""
     from opacus.accountants.analysis.rdp import get_privacy_spent
 
-    with ignored():  # of an order at either end of the grid: `WARNINGS` has it
+    with ignored():  # warning about an order at either end of the grid: see `WARNINGS`
         epsilon, order = get_privacy_spent(orders=ORDERS, rdp=curve, delta=delta)
     return max(float(epsilon), 0.0), float(order)
 
@@ -231,7 +232,7 @@ def _without_replacement(z: float, rate: float) -> NDArray[np.float64]:
     logs = j * math.log(rate) + np.minimum(math.log(4) + moments, math.log(2) + j * (j - 1) / (2 * z * z))
     orders = ORDERS[:, None]
     logs = logs + gammaln(orders + 1) - gammaln(j + 1) - gammaln(orders - j + 1)  # -inf beyond an order
-    total = logsumexp(np.pad(logs, ((0, 0), (1, 0))), axis=1)  # with 1, whose logarithm is the 0
+    total = logsumexp(np.pad(logs, ((0, 0), (1, 0))), axis=1)  # with a term of 1, whose logarithm is the 0
     return np.where(ORDERS % 1 == 0, total / (ORDERS - 1), np.inf)
 
 
@@ -254,19 +255,19 @@ def _log_moment(z: float, power: int) -> float:
 # ------------------------------------------------------------------------------------------------ report
 @dataclass(frozen=True)
 class Conduct:
-    """What a run does beside its mechanisms, as far as the promise hangs on it."""
+    """Conduct of a run beside its mechanisms, as far as the privacy promise depends on it."""
 
-    units: int | None  # N clients; None: of records, which only a node can count
-    sampler: str  # how they are really drawn, as `Mechanism.sampling`, or a word such as "shuffled"
-    unnoised: tuple[str, ...] = ()  # what leaves without noise, such as "loss", "sample counts", "buffers"
-    bounded_weights: bool = True  # each client's in a sum
-    divides_by_replies: bool = False  # noise is divided by the replies that came, though some drop out
-    trainings: int = 1  # that a search makes with the same data
-    beforehand: Accountant | None = None  # all that may be released, where noise is chosen by what was released before
-    given: bool = False  # some of what is trained was found by another run
+    units: int | None  # N clients; None: records, which only a node can count
+    sampler: str  # actual sampling of the units, as `Mechanism.sampling`, or a word such as "shuffled"
+    unnoised: tuple[str, ...] = ()  # values released without noise, such as "loss", "sample counts", "buffers"
+    bounded_weights: bool = True  # largest weight of each client in a sum
+    divides_by_replies: bool = False  # noise is divided by the number of replies, though some clients drop out
+    trainings: int = 1  # trainings that a search makes with the same data
+    beforehand: Accountant | None = None  # all possible releases, where noise is chosen by earlier releases
+    given: bool = False  # some trained individuals come from another run
 
 
-WARNINGS: tuple[tuple[Callable[[dict[Mechanism, int], Spent, Conduct], bool], str], ...] = (  # when, what to say
+WARNINGS: tuple[tuple[Callable[[dict[Mechanism, int], Spent, Conduct], bool], str], ...] = (  # condition, warning
     (lambda r, s, c: math.isinf(s.epsilon), "something was released without noise: epsilon is infinite"),
     (lambda r, s, c: s.delta * (c.units or 0) >= 1,
      "delta = {s.delta:g} is not below 1/N, N = {c.units}: a unit may leak"),
@@ -290,7 +291,7 @@ WARNINGS: tuple[tuple[Callable[[dict[Mechanism, int], Spent, Conduct], bool], st
 
 
 def warnings(accountant: Accountant, spent: Spent, conduct: Conduct) -> list[str]:
-    """Return what the user should know before believing the epsilon."""
+    """Return the warnings that the user should know before believing the epsilon."""
     released = accountant.released
     words = {
         "s": spent, "c": conduct, "unnoised": ", ".join(conduct.unnoised), "releases": sum(released.values()),
@@ -307,14 +308,14 @@ def _beforehand(conduct: Conduct, delta: float) -> float:
 def report(
     accountant: Accountant, delta: float, conduct: Conduct, score: float | None = None, note: str = ""
 ) -> dict[str, Any]:
-    """Return all that an epsilon means nothing without, by label.
+    """Return the full account by label: epsilon, and everything that gives it a meaning.
 
     Args:
-        accountant: what was released.
-        delta: of the epsilon.
-        conduct: how the run was conducted.
-        score: of `fne.privacy.score.score_eq7`, which stands beside the epsilon.
-        note: what the score leaves out, by `fne.privacy.score.score_note`.
+        accountant: the releases of the run.
+        delta: delta of the epsilon.
+        conduct: conduct of the run.
+        score: score of `fne.privacy.score.score_eq7`, to be shown beside the epsilon.
+        note: note on what the score leaves out, by `fne.privacy.score.score_note`.
     """
     spent = accountant.epsilon(delta)
     tight = spent.prv is not None and spent.prv <= spent.rdp

@@ -1,27 +1,28 @@
-"""Compressed updates of FedMOEAC: what a node sends when it prunes, quantises and noises its update, and its bytes.
+"""Compressed updates of FedMOEAC: pruning, quantisation and noise of a node's update, and its encoding in bytes.
 
     bits u8 | checksum u32 | for each part: coding u8 | count u32 | positions | least f32 | largest f32 | levels
 
-An update is a vector `[D]`; its parts are the tensors of the model, the leaves of its layout. What is 0 is not sent.
-There is no count where all or none of a part is sent, no range at 32 bits, where values follow as they are, and there
-are no levels where the range is one value. All is big-endian and packed without gaps; each stream begins on a byte.
+An update is a vector `[D]`; its parts are the tensors of the model, the leaves of its layout. Zeros are not sent. The
+count is omitted where all or none of a part is sent; the range is omitted at 32 bits, where values follow as they are;
+and levels are omitted where the range is one value. All is big-endian and packed without gaps; each stream begins on a
+byte.
 
 The ratio of eq. (6), size after over size before, is these bytes with all heads over the 4 D of plain float32: q / 32
 for a dense update, and (H(p) + p q) / 32 with a share p of the values sent: at q = 8, 0.25 and with p = 0.1, 0.040.
 Positions take up to 5% more than their entropy H(p) at random, and gain nothing where they cluster. They are gaps
 between the values sent, or between those dropped, in Rice code: quotients gap >> k in unary, then remainders in k bits
-each. Of both and every k the shortest is taken; the unary of k = 0 is a bitmap.
+each. The shortest of both forms over every k is taken; the unary of k = 0 is a bitmap.
 
-Levels are of each part by itself, from the least to the largest value sent: layers differ in scale, biases even more,
-and with one range for all, the small ones would fall on one level. It costs eight bytes a part.
+Each part has its own levels, from the least to the largest value sent: layers differ in scale, biases even more, and
+with one range for all parts small values would fall on one level. The ranges cost eight bytes for each part.
 
 Deviations from the paper:
-- Its eq. (3) rounds after it has divided by the number of levels, which leaves w_min and w_max only. Here
-  (2^q - 1) (w - w_min) / (w_max - w_min) is rounded, then divided; to the nearest level, since the floor lowers all
-  weights by half a level on average (`rounding="floor"` takes it).
-- Its eq. (4) clips weights, not what a node's data did to them, and adds noise to what was quantised: these are floats
-  again, of 32 bits (`order="literal"`). Here the update is clipped and noised, then compressed, which costs no privacy;
-  so the threshold is one of updates.
+- Its eq. (3) rounds after division by the number of levels, which leaves only w_min and w_max. Here (2^q - 1) (w -
+  w_min) / (w_max - w_min) is rounded, then divided; to the nearest level, since the floor lowers all weights by half a
+  level on average (`rounding="floor"` takes it).
+- Its eq. (4) clips weights, not their change by a node's data, and adds noise after quantisation, which makes floats of
+  32 bits again (`order="literal"`). Here the update is clipped and noised, then compressed, which costs no privacy; so
+  the threshold applies to updates.
 """
 
 from __future__ import annotations
@@ -49,9 +50,9 @@ Order = Literal["proper", "literal"]
 Pruning = Literal["threshold", "rate"]
 
 FLOATS = 32
-"""Bits at which values are sent as they are."""
+"""Number of bits at which values are sent as they are."""
 _LEVELS = range(2, 17)
-"""Bits of levels: so few that a range's end times a level is exact in float64."""
+"""Allowed bits of levels: few enough that a range's end times a level is exact in float64."""
 _HEAD = struct.Struct(">BI")
 _RANGE = struct.Struct(">ff")
 
@@ -60,7 +61,7 @@ _Floats = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Prepared:
-    """What a node sends, and what the server has from it: an update to add to the origin, float32 `[D]`."""
+    """A node's payload, and the update that the server gets from it, to add to the origin, float32 `[D]`."""
 
     update: Tensor
     payload: Tensor
@@ -68,7 +69,7 @@ class Prepared:
 
     @property
     def size(self) -> int:
-        """Bytes that are sent."""
+        """Number of bytes that are sent."""
         return self.payload.numel()
 
 
@@ -87,20 +88,20 @@ def prepare(
     draws: Callable[[Tensor], Draws] | None = None,
     origin: Tensor | None = None,
 ) -> Prepared:
-    """Return an update clipped, noised and compressed: what is sent, and what the server has from it.
+    """Return an update clipped, noised and compressed: the payload, and the update that the server gets.
 
     Args:
         delta: the update, float32 `[D]`.
-        parts: the tensors that it is of, one after the other.
-        threshold: what is smaller in size is pruned.
-        bits: of each value sent, see `encode`.
-        clip: largest L2 norm; None leaves it.
+        parts: tensors of the update, one after the other.
+        threshold: size below which values are pruned, see `pruning`.
+        bits: bits of each value sent, see `encode`.
+        clip: largest L2 norm; None: the update is not clipped.
         noise: standard deviation of the noise, in units of `clip`.
-        prune: only weights of fully connected layers, or all.
+        prune: values that may be pruned: only weights of fully connected layers, or all.
         order: "proper" clips and noises the update, then prunes and quantises it; "literal" prunes and quantises the
-            weights, then clips and noises these, and with noise sends all of them as floats.
-        rounding: of levels, see `encode`.
-        pruning: what `threshold` is: a size, or the share of the values which may be pruned that is.
+            weights, then clips and noises them, and with noise sends all weights as floats.
+        rounding: rounding of levels, see `encode`.
+        pruning: meaning of `threshold`: a size, or the share of the prunable values that is pruned.
         draws: the node's private numbers for noise on a vector, see `fne.privacy.noise.noised`; unused without noise.
         origin: the weights that the update is added to, float32 `[D]`; needed for "literal".
 
@@ -123,7 +124,7 @@ def prepare(
     if origin is None:
         raise ValueError("order='literal' compresses weights: give the origin that the update is added to")
     start = torch.from_numpy(_checked(origin, parts))
-    weights = (start + vector).nan_to_num()  # to fail would tell of weights that have no noise yet
+    weights = (start + vector).nan_to_num()  # a failure would reveal weights that have no noise yet
     weights = quantised(sparsified(weights, at(weights), pruned), parts, bits, rounding)
     weights = noised(clipped(weights, clip), noise, clip or 0.0, draws)
     payload = encode(weights, parts, FLOATS if noise else bits)
@@ -134,14 +135,14 @@ def prepare(
 def clipped(vectors: Tensor, most: float | None) -> Tensor:
     """Return vectors `[.., D]` scaled down to an L2 norm of at most `most`; None leaves them, and so does a norm below.
 
-    They are float32, and so is what is returned.
+    Both the vectors and the result are float32.
     """
     if most is None:
         return vectors
     if not most > 0:
         raise SettingError("clip", most, "a number above 0")
     norms = torch.linalg.vector_norm(vectors.double(), dim=-1, keepdim=True)
-    inward = 1 - 2.0**-23  # rounding to float32 lengthens no number by more than this shortens it
+    inward = 1 - 2.0**-23  # rounding to float32 lengthens no number by more than this factor shortens it
     return torch.where(norms > most, (vectors.double() * (most / norms * inward)).float(), vectors)
 
 
@@ -160,38 +161,38 @@ def prunable(parts: Sequence[Leaf], prune: Prune) -> Tensor:
 
 
 def threshold_of(vector: Tensor, rate: float, where: Tensor) -> float:
-    """Return the size below which the share `rate` of the values is, of those `where`; 0 for a rate of 0."""
+    """Return the size below which the share `rate` of the values at `where` lies; 0 for a rate of 0."""
     sizes = vector[where].abs()
     count = min(int(rate * len(sizes)), len(sizes) - 1)
     return float(sizes.kthvalue(count + 1).values) if count > 0 else 0.0
 
 
 def sparsified(vector: Tensor, threshold: float, where: Tensor) -> Tensor:
-    """Return a vector `[D]` with 0 for what is smaller in size than `threshold`, where `where`, bool `[D]` (eq. 2)."""
+    """Return a vector `[D]` with 0 for values at `where`, bool `[D]`, of a size below `threshold` (eq. 2)."""
     return torch.where(where & (vector.abs() < threshold), 0.0, vector)
 
 
 def quantised(vector: Tensor, parts: Sequence[Leaf], bits: int, rounding: Rounding = "nearest") -> Tensor:
-    """Return a vector as it arrives: each part on 2^bits levels from its least to its largest value that is not 0.
+    """Return a vector as it arrives: each part on 2^bits levels from its least to its largest non-zero value (eq. 3).
 
-    Takes and raises what `encode` does (eq. 3). Zeros stay zeros; 32 bits change nothing.
+    Arguments and errors are those of `encode`. Zeros stay zeros; 32 bits change nothing.
     """
     return decode(encode(vector, parts, bits, rounding), parts)
 
 
 # ------------------------------------------------------------------------------------------------ bytes
 def encode(vector: Tensor, parts: Sequence[Leaf], bits: int, rounding: Rounding = "nearest") -> Tensor:
-    """Return what is sent of a vector, uint8 `[n]`.
+    """Return the payload of a vector, uint8 `[n]`.
 
     Args:
         vector: float32 `[D]`.
-        parts: of it, one after the other.
-        bits: of a value: 2 to 16 for levels, or 32 for floats as they are, -0.0 among them.
+        parts: parts of the vector, one after the other.
+        bits: bits of a value: 2 to 16 for levels, or 32 for floats as they are, including -0.0.
         rounding: to the nearest level (half to even), or down to the next one ("floor").
 
     Raises:
-        SettingError: no such bits or rounding.
-        FneError: a value is not finite; names the part.
+        SettingError: the number of bits or the rounding is not allowed.
+        FneError: a value is not finite; the text names the part.
     """
     if bits not in _LEVELS and bits != FLOATS:
         raise SettingError("bits", bits, "2 to 16, or 32 for floats as they are")
@@ -203,7 +204,7 @@ def encode(vector: Tensor, parts: Sequence[Leaf], bits: int, rounding: Rounding 
 
 
 def decode(payload: Tensor, parts: Sequence[Leaf]) -> Tensor:
-    """Return the vector of a payload, float32 `[D]`; raises `FneError` for one that is damaged or of other parts."""
+    """Return the vector of a payload, float32 `[D]`; raises `FneError` for a damaged payload or other parts."""
     raw = payload.detach().cpu().contiguous().numpy().tobytes()
     source = Reader(raw)
     bits, checksum = _HEAD.unpack(source.take(_HEAD.size))
@@ -233,7 +234,7 @@ def _encode_part(values: _Floats, bits: int, rounding: Rounding) -> bytes:
 
 
 def _decode_part(source: Reader, bits: int, values: _Floats) -> None:
-    """Read one part into its values, which are zeros."""
+    """Read one part into `values`, which are zeros before."""
     kept = read_positions(source, len(values))
     count = int(kept.sum())
     if bits == FLOATS or not count:
@@ -244,13 +245,13 @@ def _decode_part(source: Reader, bits: int, values: _Floats) -> None:
         raise damaged(f"its values run from {low} to {high}")
     top = 2**bits - 1
     level = unpacked(source, count, bits if low < high else 0).astype(np.float64)
-    # both products are exact, so sum, quotient and cast round the same way everywhere, and both ends are met
+    # both products are exact, so sum, quotient and cast round the same way everywhere, and both ends are exact
     values[kept] = (low * (top - level) + high * level) / top
     values += np.float32(0)  # makes 0.0 of -0.0
 
 
 def _checksum(bits: int, body: bytes, parts: Sequence[Leaf]) -> int:
-    """Return a checksum of what is sent and of the sizes of the parts, so that those of another model do not fit."""
+    """Return a checksum of the body and of the sizes of the parts, so that parts of another model do not fit."""
     return zlib.crc32(body, zlib.crc32(repr([bits, *(part.stop - part.start for part in parts)]).encode()))
 
 
@@ -271,11 +272,11 @@ def _checked(vector: Tensor, parts: Sequence[Leaf]) -> _Floats:
 
 
 _DROPPED, _DENSE, _EMPTY = 32, 64, 65
-"""Codings: Rice parameter k of the values sent; `_DROPPED` + k of those dropped; all are sent; none is."""
+"""Codings: Rice parameter k for the values sent; `_DROPPED` + k for those dropped; all are sent; none is sent."""
 
 
 class Reader:
-    """Bytes, read from the front."""
+    """Reader of bytes from the front."""
 
     def __init__(self, raw: bytes) -> None:
         self.raw, self.at = raw, 0
@@ -289,7 +290,7 @@ class Reader:
 
 
 def positions_of(kept: NDArray[np.bool_]) -> bytes:
-    """Return coding, count and streams that say which values of a part are sent."""
+    """Return coding, count and streams for the positions of the values that a part sends."""
     if kept.all() or not kept.any():
         return bytes([_DENSE if kept.any() else _EMPTY])
     choices: list[tuple[int, int, NDArray[np.int64]]] = []
@@ -307,7 +308,7 @@ def positions_of(kept: NDArray[np.bool_]) -> bytes:
 
 
 def read_positions(source: Reader, size: int) -> NDArray[np.bool_]:
-    """Return which of `size` values are sent, from what `positions_of` wrote."""
+    """Return which of `size` values are sent, from the bytes of `positions_of`."""
     coding = source.take(1)[0]
     if coding in (_DENSE, _EMPTY):
         return np.full(size, coding == _DENSE)
@@ -315,7 +316,7 @@ def read_positions(source: Reader, size: int) -> NDArray[np.bool_]:
     if coding > _EMPTY or not 0 < count < size:
         raise damaged(f"it has {count} positions of {size}, in coding {coding}")
     k = coding % _DROPPED
-    longest = count + ((size - count) >> k)  # quotients add up to no more than all gaps do, shifted
+    longest = count + ((size - count) >> k)  # quotients add up to at most the shifted sum of all gaps
     unary = np.frombuffer(source.raw[source.at : source.at + whole_bytes(longest)], np.uint8)
     ends = np.flatnonzero(np.unpackbits(unary))[:count]
     if len(ends) < count:
@@ -331,14 +332,14 @@ def read_positions(source: Reader, size: int) -> NDArray[np.bool_]:
 
 
 def packed(numbers: NDArray[np.uint32], width: int) -> bytes:
-    """Return the lowest `width` bits of each number without gaps, the highest first."""
+    """Return the lowest `width` bits of each number without gaps, the highest bit first."""
     used = whole_bytes(width)
     octets = numbers.astype(">u4").view(np.uint8).reshape(-1, 4)[:, 4 - used :]
     return np.packbits(np.unpackbits(octets, axis=1)[:, 8 * used - width :]).tobytes()
 
 
 def unpacked(source: Reader, count: int, width: int) -> NDArray[np.uint32]:
-    """Return `count` numbers from what `packed` wrote."""
+    """Return `count` numbers from the bytes of `packed`."""
     used = whole_bytes(width)
     raw = np.frombuffer(source.take(whole_bytes(count * width)), np.uint8)
     bits = np.zeros((count, 8 * used), np.uint8)

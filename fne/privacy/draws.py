@@ -1,16 +1,16 @@
 """Private random numbers of a node, from a cryptographic generator: choices, and discrete Gaussian noise.
 
 Why not torch's generator: a Mersenne twister is linear over GF(2). Whoever knows the noise on some weights of an
-upload, because nothing else is there, can solve for the generator's state and take the noise off all other weights. Why
-not floating point: the last bits of a float sum show what the noise was added to (I. Mironov, "On significance of the
-least significant bits for differential privacy", CCS 2012).
+upload, because these weights are otherwise zero, can solve for the generator's state and remove the noise from all
+other weights. Why not floating point: the last bits of a float sum reveal the value that the noise was added to (I.
+Mironov, "On significance of the least significant bits for differential privacy", CCS 2012).
 
 Here all numbers come from a ChaCha20 keystream under a key that only the node can compute. Gaussian noise is discrete:
 whole numbers of a step that is fixed before any data are seen (C. Canonne, G. Kamath, T. Steinke, "The discrete
 Gaussian for differential privacy", NeurIPS 2020). Accounts may treat it as continuous noise of the same deviation:
 
 - The Rényi divergence of one release is not above that of continuous noise. With Poisson sampling the moments are equal
-  at whole orders; at broken orders they exceed those of continuous noise by less than e^-1000.
+  at whole orders; at fractional orders they exceed those of continuous noise by less than e^-1000.
 - A sum of several has the divergence of continuous noise up to e^-600, if each has a deviation of at least
   `LEAST_STEPS` (P. Kairouz, Z. Liu, T. Steinke, "The distributed discrete Gaussian mechanism for federated learning
   with secure aggregation", ICML 2021).
@@ -82,8 +82,8 @@ class Draws(Hidden):
         return numbers
 
     def chosen(self, count: int, rate: float) -> Tensor:
-        """Return for each of `count` whether it is drawn, by itself with a probability of `rate`, bool `[count]`."""
-        below = int(Fraction(rate) * 2**64)  # rounded down: nobody is drawn more often than is accounted for
+        """Return whether each of `count` units is drawn, independently with probability `rate`, bool `[count]`."""
+        below = int(Fraction(rate) * 2**64)  # rounded down: no unit is drawn more often than accounted for
         words = self.words(count)
         return torch.from_numpy(np.ones(count, bool) if below == 2**64 else words < np.uint64(below))
 
@@ -91,8 +91,8 @@ class Draws(Hidden):
         """Return discrete Gaussian noise, int64 `[count]`.
 
         Args:
-            count: how many.
-            deviation: in steps, `LEAST_STEPS` at least.
+            count: number of values.
+            deviation: standard deviation in steps, at least `LEAST_STEPS`.
         """
         if not LEAST_STEPS <= deviation < 2**40:
             raise ValueError(f"a deviation of {deviation} steps, must be {LEAST_STEPS} to 2^40")
@@ -103,7 +103,7 @@ class Draws(Hidden):
         return made
 
     def _proposed(self, count: int, deviation: float) -> tuple[_Whole, NDArray[np.intp]]:
-        """Return whole numbers, and the places of those that are to be drawn anew."""
+        """Return whole numbers, and the places of those to be drawn again."""
         table = _table(deviation)
         cells = self._inverted(count, table)
         if not table.bits:
@@ -122,17 +122,17 @@ class Draws(Hidden):
         places += above[places] < words
         late = np.flatnonzero(above[places] < words)
         places[late] = np.searchsorted(above, words[late])
-        for place in np.flatnonzero(above[places] == words):  # one in 10^15
+        for place in np.flatnonzero(above[places] == words):  # one draw in 10^15
             low = int(self.words(1)[0])
             while above[places[place]] == words[place] and below[places[place]] <= low:
                 places[place] += 1
         return places - len(above) // 2
 
     def generator(self) -> torch.Generator:
-        """Return a generator of torch whose whole state is of this stream: for what a module draws inside.
+        """Return a torch generator whose whole state comes from this stream, for draws inside a module.
 
-        It is a Mersenne twister, so none of its numbers may leave the node. Its initial seed, by which CUDA is seeded,
-        is of 64 bits of the stream; `manual_seed` would make the state of 32, which can be tried out.
+        The generator is a Mersenne twister, so none of its numbers may leave the node. Its initial seed, by which CUDA
+        is seeded, has 64 bits of the stream; `manual_seed` would make the state from 32 bits, which can be tried out.
         """
         state = torch.Generator().manual_seed(0).get_state().numpy().copy()
         words = self.words(625)
@@ -143,7 +143,7 @@ class Draws(Hidden):
 
 
 def key_of(secret: bytes, *address: bytes | memoryview) -> bytes:
-    """Return the key of the stream with an address, 32 bytes: another one for every secret and address."""
+    """Return the key of the stream with an address, 32 bytes: different for every secret and address."""
     made = hashlib.blake2b(key=secret, digest_size=KEY_BYTES, person=b"fne/draws")
     for part in address:
         made.update(len(part).to_bytes(8, "little"))
@@ -153,17 +153,17 @@ def key_of(secret: bytes, *address: bytes | memoryview) -> bytes:
 
 @dataclass(frozen=True)
 class _Table:
-    """Cells of 2^bits whole numbers each, from -n to n - 1, or where bits is 0 numbers from -n to n."""
+    """Table of cells of 2^bits whole numbers each, from -n to n - 1, or from -n to n where bits is 0."""
 
     bits: int
     above: _Words
     """The leading 64 bits of the cells' cumulative probabilities, times 2^128."""
     below: _Words
-    """The further 64 bits."""
+    """The lower 64 bits."""
     starts: _Whole
-    """The first place for each value of a random number's `_TOP` leading bits."""
+    """First place of the search for each value of a random number's `_TOP` leading bits."""
     surely: float
-    """With so much luck at most every number of a cell is taken."""
+    """Random value up to which every number of a cell is accepted."""
 
 
 @lru_cache(maxsize=64)
@@ -186,5 +186,5 @@ def _table(deviation: float) -> _Table:
 
 
 def _likeliest(cells: _Whole, bits: int) -> NDArray[np.float64]:
-    """Return of each cell the number that is nearest to 0."""
+    """Return the number nearest to 0 of each cell."""
     return (np.where(cells >= 0, cells << bits, ((cells + 1) << bits) - 1)).astype(np.float64)

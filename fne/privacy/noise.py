@@ -1,8 +1,7 @@
 """The Gaussian mechanism on a grid: clip a vector, round it to whole numbers of steps, add discrete Gaussian noise.
 
 The step is a power of two that clip and noise alone decide. It is the smallest one for which every sent value is exact
-in float32 and in the ring of secure sums, so no rounding of a value or of a sum depends on what was there before the
-noise.
+in float32 and in the ring of secure sums, so no rounding of a value or of a sum depends on the value before the noise.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ from fne.privacy.draws import LEAST_STEPS, Draws
 _EXACT = 2**24
 """Whole numbers up to this one are exact in float32."""
 _REACH = 13
-"""Deviations that noise does not exceed."""
+"""Largest size of noise, in standard deviations."""
 _FINEST = 2.0**-32
 """Least step: words of secure sums have 32 bits behind the binary point."""
 _INWARD = 2.0**-20
-"""Share by which a vector is made shorter than the clip, for its rounding seldom lengthens it by more."""
+"""Share by which a vector is made shorter than the clip, because rounding seldom lengthens a vector by more."""
 LEAST_NOISE = 2.0**-19
-"""Least standard deviation of noise, in units of the clip: 1.9e-6, of which no account would make anything."""
+"""Least standard deviation of noise, in units of the clip: 1.9e-6, with which no account would be meaningful."""
 
 
 def step_of(multiplier: float, most: float) -> float:
@@ -33,10 +32,10 @@ def step_of(multiplier: float, most: float) -> float:
 
     Args:
         multiplier: standard deviation of the noise over `most`, above 0.
-        most: largest L2 norm of what it is added to.
+        most: largest L2 norm of the vector that noise is added to.
 
     Raises:
-        SettingError: noise so small, or so large, that there is no such grid.
+        SettingError: the noise is so small, or so large, that no such grid exists.
     """
     least = max(LEAST_NOISE, 2 * LEAST_STEPS * _FINEST / most)
     if not multiplier >= least:
@@ -50,13 +49,13 @@ def step_of(multiplier: float, most: float) -> float:
 def whole(vectors: Tensor, most: float, step: float) -> Tensor:
     """Return vectors `[.., D]` clipped and as whole numbers of steps, float64, none of them longer than `most`.
 
-    They are rounded to the nearest, and where that lengthens one beyond `most`, scaled down a little before. One with
-    a number that is not finite becomes zero.
+    Numbers are rounded to the nearest; a vector that rounding lengthens beyond `most` is first scaled down a little. A
+    vector with a non-finite number becomes zero.
 
     Args:
-        vectors: of any type and norm.
+        vectors: vectors of any type and norm.
         most: largest L2 norm.
-        step: of the grid.
+        step: step of the grid.
     """
     rows = (vectors.double() / step).view(-1, vectors.shape[-1])
     limit, norms = most / step, torch.linalg.vector_norm(rows, dim=1)
@@ -74,10 +73,10 @@ def noised(vector: Tensor, multiplier: float, most: float, draws: Callable[[Tens
 
     Args:
         vector: float32 `[D]`, finite, of an L2 norm of at most `most`.
-        multiplier: of the noise; 0 adds none and leaves the vector as it is.
+        multiplier: multiplier of the noise; 0 adds no noise and leaves the vector as it is.
         most: largest L2 norm.
-        draws: gives the node's private stream for noise on this vector, of whole numbers: another one for another
-            vector, so that the difference of two answers has noise in any case.
+        draws: returns the node's private stream for noise on this vector of whole numbers: a different stream for
+            another vector, so that the difference of two answers always has noise.
 
     Raises:
         SettingError: see `step_of`.

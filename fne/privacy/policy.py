@@ -1,8 +1,8 @@
-"""Policies of nodes: what a node answers whatever the server asks for, and the account that the node keeps itself.
+"""Node policies: limits on a node's answers, whatever the server requests, and the account that the node itself keeps.
 
-A request says which task a node shall do, how far it shall clip and how much noise it shall add. Only the node can make
-sure that this is what the method promises. Its `Policy` is fixed before the first request, and no request changes it.
-Its `Ledger` records what it has released, and nothing is ever removed from it.
+A request names a node's task, its clip and its noise. Only the node can make sure that these are what the method
+promises. Its `Policy` is fixed before the first request, and no request changes it. The node's `Ledger` records all
+releases, and no record is ever removed.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from fne.privacy.accountant import ORDERS, Accountant, Mechanism, converted, cur
 
 Kind = tuple[str, str, str]
 Entry = tuple[tuple[Mechanism, int], ...]
-"""What an answer has released, and how often."""
+"""Releases of an answer: mechanism and count."""
 
 Tasks = Mapping[str, Mapping[str, Scalar | tuple[float, float]]]
-"""Node tasks by name, each with the options that never change, or the least and the largest value of one that does; and
-as `STEP` with the first and the last step in which the method asks for it."""
+"""Node tasks by name, each with the options that never change, or the least and largest value of an option that does;
+and under `STEP` the first and last step in which the method requests the task."""
 STEP = "step"
 
 _SLACK = 1e-6
-"""Relative: noise is sent as float32, and an epsilon is a sum."""
+"""Relative tolerance: noise is sent as float32, and an epsilon is a sum."""
 KEY_BYTES = 32
-"""Of the key of a request."""
+"""Length of a request's key."""
 
 
 @dataclass(frozen=True)
 class Terms:
-    """What a method asks of nodes at most: least noise, in clips, largest clip, and all that a node may tell."""
+    """The most that a method requests of nodes: least noise, in clips, largest clip, and all releases of a node."""
 
     noise: float
     clip: float
@@ -47,13 +47,13 @@ class Terms:
 
 @dataclass(frozen=True)
 class Release:
-    """What an answer tells of a node's data, under Gaussian noise.
+    """A release of a node's data in an answer, under Gaussian noise.
 
     Args:
         noise: standard deviation of the node's own noise on each coordinate, in units of the clip.
-        clip: largest L2 norm of what it is added to.
-        mechanism: what is accounted for it.
-        count: of such releases.
+        clip: largest L2 norm of the vector that noise is added to.
+        mechanism: the mechanism to account for.
+        count: number of such releases.
     """
 
     noise: float
@@ -64,17 +64,17 @@ class Release:
 
 @dataclass(frozen=True)
 class Policy:
-    """What a node answers; by default everything, as in research code that makes its nodes itself.
+    """Limits on a node's answers; by default none, as in research code that makes its nodes itself.
 
     Args:
-        tasks: node tasks that it does, each with the options that a request must have; `None`: all.
-        steps: of the run; requests have one of them.
+        tasks: node tasks that the node does, each with the options that a request must have; `None`: all tasks.
+        steps: number of steps of the run, to which requests must belong.
         noise: least standard deviation of the node's own noise on an answer, in units of the clip. Above 0, or with a
             budget, a task that adds no noise is refused.
-        clip: largest L2 norm of what noise is added to.
-        answers: most requests that are answered with noise; the same request again is no further one. `None`: any.
-        epsilon: most that the node's account may come to, by RDP.
-        delta: of that epsilon.
+        clip: largest L2 norm of the vector that noise is added to.
+        answers: most requests that are answered with noise; a repeated request does not count again. `None`: no limit.
+        epsilon: largest epsilon of the node's account, by RDP.
+        delta: delta of that epsilon.
     """
 
     tasks: Tasks | None = None
@@ -86,7 +86,7 @@ class Policy:
     delta: float = 1e-5
 
     def check_task(self, task: str, options: Mapping[str, Any], step: int) -> None:
-        """Raise `RefusedError` for a task that the method does not ask for, in this step or with such an option."""
+        """Raise `RefusedError` for a task, step or option that the method does not request."""
         if self.steps is not None and not 0 <= step < self.steps:
             raise RefusedError(f"this node's policy allows steps 0 to {self.steps - 1}, not {step}")
         if self.tasks is None:
@@ -104,7 +104,7 @@ class Policy:
                 )
 
     def first_step(self, task: str) -> int:
-        """Return the first step in which the method asks for a task: who was asked for it answers none before."""
+        """Return the first step in which the method requests a task; after the task a node answers no earlier one."""
         bounds = (self.tasks or {}).get(task, {}).get(STEP, (0, 0))
         return int(bounds[0]) if isinstance(bounds, tuple) else 0
 
@@ -125,10 +125,10 @@ class Policy:
 
 
 class Ledger:
-    """What a node has released under noise, request by request: a request that was answered before costs nothing.
+    """A node's releases under noise, request by request: a request that was answered before costs nothing.
 
-    That holds as long as the answer is the same. Where a repeated training ends with other bits, as on a GPU it may,
-    the noise is another one, too, and the answer is charged as a further one (`hides`).
+    That holds as long as the answer is the same. Where a repeated training ends with other bits, as may happen on a
+    GPU, the noise differs, too, and the answer is charged as a further one (`hides`).
     """
 
     def __init__(self) -> None:
@@ -136,29 +136,29 @@ class Ledger:
         self._kind: Kind | None = None
         self._curve: NDArray[np.float64] = np.zeros(len(ORDERS))
         self._hidden: dict[bytes, dict[str, bytes]] = {}
-        """Key -> purpose -> a digest of what noise was added to, of answers of this process."""
+        """Key -> purpose -> digest of the values that noise was added to, for answers of this process."""
 
     def __len__(self) -> int:
         """Return the number of different requests that were answered."""
         return len(self._answered)
 
     def epsilon(self, delta: float) -> float:
-        """Return what the node has spent at `delta`, by RDP."""
+        """Return the epsilon that the node has spent at `delta`, by RDP."""
         return _epsilon(self._curve, delta) if self._answered else 0.0
 
     def add(self, key: bytes, releases: Sequence[Release], policy: Policy) -> None:
-        """Take in an answer before it is made.
+        """Charge an answer before it is made.
 
-        The same request in a sum with fewer others, whose noise is less, replaces what was taken in.
+        The same request in a sum with fewer others, which has less noise, replaces the earlier charge.
 
         Args:
-            key: of the request.
-            releases: what its answer tells.
-            policy: of the node.
+            key: key of the request.
+            releases: releases of the answer.
+            policy: policy of the node.
 
         Raises:
-            RefusedError: it would be beyond the policy's answers or epsilon, or is of a kind that does not add up with
-                the answers before; then nothing is taken in.
+            RefusedError: the answer would exceed the policy's answers or epsilon, or its kind does not add up with
+                earlier answers; then nothing is charged.
         """
         entry = tuple((release.mechanism, release.count) for release in releases)
         before = self._answered.get(key)
@@ -183,7 +183,7 @@ class Ledger:
             self._hidden[key] = {}
 
     def hides(self, key: bytes, purpose: str, digest: bytes, policy: Policy) -> None:
-        """Take in what the noise of an answer is added to; where it is another than before, charge a further answer.
+        """Record the values that an answer's noise is added to; where they differ from before, charge a further answer.
 
         Raises:
             RefusedError: see `add`.
@@ -197,7 +197,7 @@ class Ledger:
 
     # ------------------------------------------------------------------------------------------------ state
     def state_dict(self) -> dict[str, Any]:
-        """Return all entries: keys uint8 `[n, 16]`, and of each the number of what it released among `kinds`."""
+        """Return all entries: keys uint8 `[n, 16]`, and for each key the index of its releases in `kinds`."""
         kinds = list(dict.fromkeys(self._answered.values()))
         number = {kind: place for place, kind in enumerate(kinds)}
         return {
@@ -207,7 +207,7 @@ class Ledger:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Add the entries that `state_dict` returned; those that are there stay."""
+        """Add the entries that `state_dict` returned; existing entries stay."""
         kinds = [tuple((Mechanism(**fields), int(count)) for fields, count in kind) for kind in state["kinds"]]
         for key, place in zip(state["keys"], state["of"], strict=True):
             name = bytes(key.tolist())
@@ -218,12 +218,12 @@ class Ledger:
 
 
 def _kind(mechanism: Mechanism) -> Kind:
-    """Return what must be the same of all that adds up."""
+    """Return the properties that all added mechanisms must share."""
     return mechanism.adjacency, mechanism.unit, mechanism.adversary
 
 
 def _worse(entry: Entry, before: Entry) -> bool:
-    """Return whether one of the releases has less noise than it had before."""
+    """Return whether a release has less noise than before."""
     pairs = zip(entry, before, strict=False)
     return len(entry) != len(before) or any(new.multiplier < old.multiplier for (new, _), (old, _) in pairs)
 

@@ -1,4 +1,4 @@
-"""The privacy score of FedMOEAC, eq. (7): its formula, its label, and what has to be said wherever it is shown."""
+"""The privacy score of FedMOEAC, eq. (7): its formula, its label, and the note to print wherever the score is shown."""
 
 from __future__ import annotations
 

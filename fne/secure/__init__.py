@@ -1,4 +1,4 @@
 """Secure sums: both halves of the protocol by which a server learns a sum and no summand.
 
-Noise and accounts of privacy stand in `privacy`.
+Noise and privacy accounts are in `privacy`.
 """

@@ -1,11 +1,11 @@
-"""Who stays in a sum where two nodes contradict each other about what one dealt and the other got.
+"""Conflicts in secure sums: which nodes stay where two contradict each other about a share that one dealt to the other.
 
-A conflict `(holder, dealer)` says that the holder's receipt is not the one for what the dealer published: one of the
-two lies, or what the server passed on was changed, and nobody can tell which. So a conflict puts nobody out by itself:
-the holder's share of this dealer is taken for missing, and both go on. Who is in conflict with more than half of the
-others is out: where most nodes are honest, it is not. And where several have no share of a dealer, so that its keys
-could not be opened without its own help, one of those in conflict must go, the one that has most conflicts: a node
-alone that lies to many is in all of their conflicts, and each of them in one.
+A conflict `(holder, dealer)` says that the holder's receipt does not fit the dealer's published digests: one of the two
+lies, or the server changed the message that it passed on, and nobody can tell which. So a conflict alone excludes no
+node: the holder's share of this dealer counts as missing, and both nodes go on. A node in conflict with more than half
+of the others is out: where most nodes are honest, it is not honest. And where several nodes have no share of a dealer,
+so that its keys could not be opened without its own help, one of the nodes in conflict must go, the one with most
+conflicts: a single node that lies to many is in all of these conflicts, and each of the others in one.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ Conflict = tuple[int, int]
 def passed_on(
     tag: Tag, names: Sequence[str], members: Sequence[int], offers: Mapping[int, Offer]
 ) -> dict[int, dict[int, bytes]]:
-    """Return what each participant is passed on of each other one: what was sealed for it, its point, the challenge.
+    """Return the message to each participant about each other one: sealed shares, point of the proof, challenge.
 
     Args:
-        tag: of the sum.
-        names: of all nodes, sorted; members and participants are places in it.
-        members: whom the sum was begun with.
-        offers: of each participant.
+        tag: tag of the sum.
+        names: names of all nodes, sorted; members and participants are places in this list.
+        members: nodes with which the sum was begun.
+        offers: offer of each participant.
     """
     context = tag.context([names[i] for i in members])
     found: dict[int, dict[int, bytes]] = {to: {} for to in offers}
@@ -45,16 +45,16 @@ def passed_on(
 def conflicts(
     members: Sequence[int], offers: Mapping[int, Offer], receipts: Mapping[int, Sequence[bytes]]
 ) -> set[Conflict]:
-    """Return who holds of whom other shares than were published.
+    """Return the conflicts: holders, with the dealers whose published shares differ from the received ones.
 
     Args:
         members, offers: see `passed_on`.
-        receipts: of those who answered, for each other participant in order.
+        receipts: by node that answered, its receipts for each other participant in order.
     """
     participants, found = sorted(offers), set()
-    for holder, told in receipts.items():
+    for holder, own_receipts in receipts.items():
         place = members.index(holder) * dealing.DIGESTS
-        for dealer, receipt in zip((i for i in participants if i != holder), told, strict=True):
+        for dealer, receipt in zip((i for i in participants if i != holder), own_receipts, strict=True):
             three = offers[dealer].digests[place : place + dealing.DIGESTS]
             if dealing.receipt_of(three) != receipt:
                 found.add((holder, dealer))
@@ -62,7 +62,7 @@ def conflicts(
 
 
 def partners_of(found: Collection[Conflict]) -> dict[int, set[int]]:
-    """Return whom each node in a conflict contradicts, or is contradicted by."""
+    """Return the nodes that each node in a conflict contradicts or is contradicted by."""
     partners: dict[int, set[int]] = {}
     for one, other in found:
         partners.setdefault(one, set()).add(other)
@@ -71,26 +71,26 @@ def partners_of(found: Collection[Conflict]) -> dict[int, set[int]]:
 
 
 def settled(
-    there: Collection[int],
+    present: Collection[int],
     found: Collection[Conflict],
     members: int,
     receiver: int | None = None,
 ) -> list[int]:
-    """Return who stays, in order.
+    """Return the nodes that stay, in order.
 
-    What a receiver deals, its key of the checks, every other node must hold: who does not is out. Where that is more
-    than half of the others, or too few would be left, it is the receiver that is out.
+    Every other node must hold the receiver's dealt key of the checks: a node without the key is out. Where more than
+    half of the others lack the key, or too few nodes would be left, the receiver is out instead.
 
-    A dealer's own share may make up for one that is missing: so nobody is out for a single conflict, or where too few
-    would be left.
+    A dealer's own share may make up for a missing one: so no node is out for a single conflict, or where too few would
+    be left.
 
     Args:
-        there: who is in the sum so far.
+        present: nodes that are in the sum so far.
         found: the conflicts.
-        members: with how many the sum was begun.
-        receiver: who opens the sum, if not the server.
+        members: number of nodes with which the sum was begun.
+        receiver: node that opens the sum, if not the server.
     """
-    staying = set(there)
+    staying = set(present)
     lost = {holder for holder, dealer in found if dealer == receiver} & staying
     if receiver in staying and lost and len(staying - lost) < max(enough(members), (len(staying) + 1) / 2):
         staying.discard(receiver)
@@ -111,11 +111,11 @@ def settled(
 
 
 def open_conflicts(found: Collection[Conflict], staying: Collection[int]) -> dict[int, list[Conflict]]:
-    """Return by node the conflicts that are told under its name: not those with one that is out for more of them."""
+    """Return by node the conflicts to report under its name: not those with a node that is out for more conflicts."""
     partners = partners_of(found)
-    told: dict[int, list[Conflict]] = {}
+    by_node: dict[int, list[Conflict]] = {}
     for pair in sorted(found):
         for place, other in (pair, pair[::-1]):
             if place not in staying or other in staying or len(partners[other]) <= len(partners[place]):
-                told.setdefault(place, []).append(pair)
-    return dict(sorted(told.items()))
+                by_node.setdefault(place, []).append(pair)
+    return dict(sorted(by_node.items()))

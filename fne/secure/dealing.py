@@ -1,16 +1,18 @@
-"""What a node deals in a sum: shares of its two keys that nobody can change later, and that lie on one polynomial.
+"""Verifiable dealing of shares: nobody can change a share of a node's two keys later, and all lie on one polynomial.
 
-With its shares a dealer publishes a digest of each, and for a third polynomial g, of random coefficients, as well. A
-challenge c that is made of all its digests picks one combination h = g + c b + c^2 r, whose coefficients it publishes,
-too. Who holds the shares of b and r number i works out what the one of g must be, h(i) - c b(i) - c^2 r(i), and tells
-the digests of the three as one, its receipt. If the receipt is the one that follows from what the dealer has published,
+A dealer publishes a digest of each of its shares, and also of each share of a third polynomial g with random
+coefficients. A challenge c, derived from all these digests, selects one combination h = g + c b + c^2 r, whose
+coefficients the dealer publishes, too. The holder of share number i of b and r computes the share of g as h(i) - c b(i)
+- c^2 r(i), and answers with one digest of the digests of the three shares, its receipt. If the receipt follows from the
+dealer's published digests,
 
-- nobody can tell another share later than the one that was dealt: its digest would be another;
-- the shares of those whose receipts fit lie on one polynomial of as few coefficients as h has, but for a chance of
-  2^-127: else no h would fit for more than two of the 2^128 challenges. So any `threshold` of them give the same key.
+- nobody can later reveal another share than the dealt one: the digest would differ;
+- the shares of nodes whose receipts fit lie on one polynomial of as few coefficients as h has, except with a chance of
+  2^-127: otherwise no h would fit for more than two of the 2^128 challenges. So any `threshold` of them give the same
+  key.
 
-Nothing of b or r is given away: h is as random as g is, and a share has the 256 unknown bits of its key for whoever
-holds fewer than `threshold` of them, so no digest of it can be tried out.
+Nothing about b or r is given away: h is as random as g, and to a holder of fewer than `threshold` shares each further
+share has the 256 unknown bits of its key, so its digest cannot be inverted by trial.
 """
 
 from __future__ import annotations
@@ -22,11 +24,11 @@ from collections.abc import Sequence
 from fne.secure import keys, shares
 
 DIGEST_BYTES = 16
-"""Of a share: to find another one of the same digest takes 2^128 tries."""
+"""Length of a share's digest: finding another share with the same digest takes 2^128 tries."""
 DIGESTS = 3
-"""For each member: of its shares of b, r and g."""
+"""Digests for each member: of its shares of b, r and g."""
 MASK, OPENER = 0, 1
-"""Which of the pair of shares that a member holds is of b, and which of r."""
+"""Indices of the shares of b and of r in the pair that a member holds."""
 _VERSION = b"fne/deal/v1"
 _SHARE, _PLACE = _VERSION + b"/share", struct.Struct("<IIB")
 
@@ -34,14 +36,14 @@ _SHARE, _PLACE = _VERSION + b"/share", struct.Struct("<IIB")
 def deal(
     context: bytes, dealer: int, secrets: tuple[bytes, bytes], threshold: int, count: int
 ) -> tuple[list[tuple[bytes, bytes]], tuple[bytes, ...], tuple[bytes, ...]]:
-    """Return what a member deals: for each member its shares of both secrets, the digests, and the proof.
+    """Return a member's dealing: for each member its shares of both secrets, the digests, and the proof.
 
     Args:
-        context: digest that the sum is known by.
-        dealer: number of the member, from 1, as of the shares.
+        context: digest that identifies the sum.
+        dealer: number of the dealing member, from 1, like the numbers of shares.
         secrets: b and r.
-        threshold: shares that it takes.
-        count: of the members.
+        threshold: number of shares that give a secret.
+        count: number of members.
     """
     polynomials = [shares.polynomial(secret, threshold) for secret in (*secrets, keys.fresh())]
     b, r, g = shares.values(polynomials, count)
@@ -56,17 +58,17 @@ def deal(
 
 
 def digest(context: bytes, dealer: int, number: int, kind: int, share: bytes) -> bytes:
-    """Return the digest by which a share is known again."""
+    """Return the digest that identifies a share."""
     return hashlib.sha256(_SHARE + context + _PLACE.pack(dealer, number, kind) + share).digest()[:DIGEST_BYTES]
 
 
 def challenge(context: bytes, dealer: int, digests: Sequence[bytes]) -> bytes:
-    """Return the challenge that follows from all that a dealer has committed itself to."""
+    """Return the challenge that follows from all of a dealer's commitments."""
     return keys.digest(_VERSION, b"/challenge", context, dealer.to_bytes(4, "little"), *digests)[:DIGEST_BYTES]
 
 
 def points(proofs: Sequence[Sequence[bytes]], count: int) -> list[list[bytes]]:
-    """Return what each proof says at every member's number."""
+    """Return the value of each proof's polynomial at every member's number."""
     return shares.values([[shares.number(coefficient) for coefficient in proof] for proof in proofs], count)
 
 

@@ -1,4 +1,4 @@
-"""The encoding of payloads as words of the ring Z_2^64, in which masks cancel exactly: fixed point, and no silent wrap.
+"""Fixed-point encoding of payloads as words of the ring Z_2^64, in which masks cancel exactly, without silent wrap.
 
 A word is an unsigned 64-bit integer; addition wraps. Arrays of words are NumPy's uint64 `[n]`. A float x becomes
 round(x * 2^32), so a sum of n floats is off by at most n * 2^-33; a total S beyond 2^21 in size has more digits than a
@@ -9,10 +9,11 @@ A payload is one vector of words:
 
     entries by name, each flattened | counters of non-finite values | number of clipped values
 
-Integers are exact. A non-finite value has no place in the ring: a random word goes instead, and beside each float go
-two counters, of nodes where the value is +inf or NaN, and of nodes where it is -inf or NaN. From them the total becomes
-+inf, -inf or NaN exactly where the sum of the floats would, and the random word hides the sum of the finite numbers:
-were it 0, three infinite losses of four would reveal the fourth. Sample counts are ordinary entries of the vector.
+Integers are exact. A non-finite value has no place in the ring: a random word is sent instead, and with each float two
+counters, of nodes where the value is +inf or NaN, and of nodes where it is -inf or NaN. From the counters the total
+becomes +inf, -inf or NaN exactly where the sum of the floats would, and the random word hides the sum of the finite
+numbers: with 0 in its place, three infinite losses of four would reveal the fourth. Sample counts are ordinary entries
+of the vector.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from fne.privacy.keystream import Words
 from fne.secure import keys
 
 BITS = 32
-"""After the binary point."""
+"""Number of bits after the binary point."""
 SCALE = float(2**BITS)
 
 
@@ -40,24 +41,24 @@ class OutOfRangeError(ProtocolError):
 
 
 def largest(nodes: int) -> float:
-    """Return the largest size of a float that `nodes` nodes can add up."""
+    """Return the largest magnitude of a float that `nodes` nodes can add up."""
     most = (2**63 - 1) // nodes
     rounded = float(most)
     return (rounded if int(rounded) <= most else math.nextafter(rounded, 0.0)) / SCALE
 
 
 def encode(values: NDArray[np.float64], nodes: int, what: str, *, clip: bool = False) -> tuple[Words, int]:
-    """Return floats as words, and how many were clipped.
+    """Return floats as words, and the number of clipped ones.
 
     Args:
         values: finite, of any shape; -0.0 is 0.
-        nodes: that take part in the sum.
-        what: the values are, for the error.
-        clip: take the nearest number in range for one beyond, and count it.
+        nodes: number of nodes in the sum.
+        what: name of the values, for the error.
+        clip: replace a number out of range by the nearest one in range, and count it.
 
     Raises:
-        OutOfRangeError: a value is out of range, without `clip`; names the first by its index.
-        ProtocolError: one is not finite.
+        OutOfRangeError: a value is out of range, without `clip`; the text names the index of the first.
+        ProtocolError: a value is not finite.
     """
     if not np.isfinite(values).all():
         raise ProtocolError(f"{what}{_first(~np.isfinite(values))} is not finite")
@@ -74,7 +75,7 @@ def encode(values: NDArray[np.float64], nodes: int, what: str, *, clip: bool = F
 
 
 def encode_whole(values: NDArray[np.int64], nodes: int, what: str) -> Words:
-    """Return integers as words, exactly; raises `ProtocolError` where `nodes` such numbers could go beyond 64 bits."""
+    """Return integers as words, exactly; raises `ProtocolError` where a sum over `nodes` could exceed 64 bits."""
     most = (2**63 - 1) // nodes
     beyond = (values > most) | (values < -most)
     if beyond.any():
@@ -83,12 +84,12 @@ def encode_whole(values: NDArray[np.int64], nodes: int, what: str) -> Words:
 
 
 def decode(words: Words) -> NDArray[np.float64]:
-    """Return the floats that words stand for, rounded to float64 above 2^21 in size."""
+    """Return the floats that words encode, rounded to float64 above 2^21 in magnitude."""
     return words.view(np.int64).astype(np.float64) / SCALE
 
 
 def decode_whole(words: Words) -> NDArray[np.int64]:
-    """Return the integers that words stand for."""
+    """Return the integers that words encode."""
     return words.view(np.int64)
 
 
@@ -98,7 +99,7 @@ def _first(wrong: NDArray[np.bool_]) -> str:
 
 # ------------------------------------------------------------------------------------------------ counters
 def pack(counts: NDArray[np.uint64], nodes: int) -> Words:
-    """Return counters side by side in words, as many as fit where each can grow to `nodes`: they add without carry."""
+    """Return counters packed in words, as many as fit where each can grow to `nodes`: they add without carry."""
     width, per_word = _fields(nodes)
     padded = np.zeros(-(-len(counts) // per_word) * per_word, dtype=np.uint64)
     padded[: len(counts)] = counts
@@ -108,14 +109,14 @@ def pack(counts: NDArray[np.uint64], nodes: int) -> Words:
 
 
 def unpack(words: Words, nodes: int, count: int) -> NDArray[np.uint64]:
-    """Return the `count` counters in words."""
+    """Return the `count` counters that words hold."""
     width, per_word = _fields(nodes)
     fields = words[:, None] >> (np.arange(per_word, dtype=np.uint64) * width)
     return (fields & (np.uint64(1) << width) - np.uint64(1)).reshape(-1)[:count]
 
 
 def packed_size(count: int, nodes: int) -> int:
-    """Return the words that `count` counters take."""
+    """Return the number of words that `count` counters take."""
     return -(-count // _fields(nodes)[1])
 
 
@@ -125,12 +126,12 @@ def _fields(nodes: int) -> tuple[np.uint64, int]:
 
 
 def floats_in(form: PayloadSpec) -> int:
-    """Return how many floats a payload of this form has."""
+    """Return the number of floats in a payload of this form."""
     return sum(math.prod(shape) for _, is_float, shape in form.entries if is_float)
 
 
 def vector_words(form: PayloadSpec, nodes: int) -> int:
-    """Return the length of the vector of a payload of this form, of a sum over so many nodes."""
+    """Return the length of the vector of a payload of this form, in a sum over `nodes` nodes."""
     numbers = sum(math.prod(shape) for _, _, shape in form.entries)
     return numbers + packed_size(2 * floats_in(form), nodes) + 1
 
@@ -139,12 +140,12 @@ def flatten(payload: Mapping[str, Tensor], nodes: int, *, clip: bool = False) ->
     """Return a payload as words.
 
     Args:
-        payload: of floats, integers and booleans.
-        nodes: that take part in the sum.
+        payload: tensors of floats, integers and booleans.
+        nodes: number of nodes in the sum.
         clip: see `encode`.
 
     Raises:
-        ProtocolError: a number is out of range (a float: `OutOfRangeError`); names entry and index.
+        ProtocolError: a number is out of range (a float: `OutOfRangeError`); the text names entry and index.
     """
     parts, counters, clipped = [], [], 0
     for name, value in sorted(payload.items()):
@@ -166,12 +167,12 @@ def flatten(payload: Mapping[str, Tensor], nodes: int, *, clip: bool = False) ->
 
 
 def unflatten(words: Words, form: PayloadSpec, nodes: int) -> tuple[dict[str, Tensor], int]:
-    """Return the payload of a total, floats as float64 and integers as int64, and how many numbers were clipped.
+    """Return the payload of a total, floats as float64 and integers as int64, and the number of clipped values.
 
     Args:
         words: sum of the vectors of any of the nodes.
-        form: of each.
-        nodes: as of `flatten`, whoever of them is in the sum.
+        form: form of each payload.
+        nodes: the same as for `flatten`, however many of them are in the sum.
     """
     numbers = sum(math.prod(shape) for _, _, shape in form.entries)
     counters = unpack(words[numbers:-1], nodes, 2 * floats_in(form))
@@ -185,7 +186,7 @@ def unflatten(words: Words, form: PayloadSpec, nodes: int) -> tuple[dict[str, Te
             up, down = counters[counted : counted + 2 * size].reshape(2, size) > 0
             counted += 2 * size
             total = decode(part) + np.where(up, np.inf, 0.0)
-            with np.errstate(invalid="ignore"):  # of one infinity and the other comes NaN, as in any sum
+            with np.errstate(invalid="ignore"):  # both infinities together give NaN, as in any sum
                 total = total - np.where(down, np.inf, 0.0)
             payload[name] = torch.from_numpy(total.reshape(shape))
         else:

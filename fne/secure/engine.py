@@ -1,12 +1,12 @@
-"""Secure sums around any engine: where a strategy asks for a sum, nobody but the nodes sees what is added.
+"""Secure-sum engine, which wraps any engine: where a strategy asks for a sum, only the nodes see the summands.
 
 `SecureEngine` sends node tasks of its own (`fne.secure.node_tasks`) in place of the strategy's, adds masked vectors,
-has the nodes take the masks off the total, and returns the one aggregate reply that a plain sum would be. Between loop
-and engine its place is below the lineage codec: `LineageCodec(SecureEngine(engine))`. So candidates are made from
-decisions before the work is done, and a worker that needs a snapshot says so before anything is masked.
+has the nodes take the masks off the total, and returns the one aggregate reply that a plain sum would be. Its place is
+below the lineage codec, `LineageCodec(SecureEngine(engine))`: so candidates are made from decisions before the work is
+done, and a worker that needs a snapshot says so before anything is masked.
 
-A sum with a relay is opened by that node, and by nobody else: the engine takes off those masks that it can, passes on
-what is left, and returns what that node says of the sum.
+A sum with a relay is opened by the relay's node alone: the engine removes the masks that it can, passes on the rest,
+and returns the node's answer about the sum.
 """
 
 from __future__ import annotations
@@ -64,18 +64,18 @@ T = TypeVar("T")
 
 
 class _FormError(RunError):
-    """A reply to another request, or with an entry that is not of the form that its request implies."""
+    """A reply to another request, or with an entry whose form differs from the one that its request implies."""
 
 
 class SecureEngine:
-    """An engine whose sums are secure; it answers nothing but sums, and what the nodes' owners publish.
+    """An engine whose sums are secure; it answers only requests for sums and for what the nodes' owners publish.
 
     Args:
-        engine: does the work; its nodes agree on keys at the first sum. Those that cannot are left out until the run is
-            resumed.
-        pinned: public signing keys of the nodes, as the nodes themselves know each other by: what is not signed with
-            these is left out before the nodes see it.
-        clip: numbers that are out of the ring's range are clipped and counted, else they are errors of their node.
+        engine: the engine that does the work; its nodes agree on keys at the first sum. Nodes that cannot are left out
+            until the run is resumed.
+        pinned: public signing keys of the nodes, the same that the nodes know each other by: entries that are not
+            signed with these keys are left out before the nodes see them.
+        clip: whether numbers beyond the ring's range are clipped and counted, instead of being errors of their node.
     """
 
     def __init__(self, engine: Engine, pinned: Mapping[str, bytes], *, clip: bool = False) -> None:
@@ -96,13 +96,13 @@ class SecureEngine:
     def send(self, request: Request) -> Round:
         """Return the sum that a plain engine would, up to the fixed point; no reply of a node is in the round.
 
-        With a relay its node opens the sum, and the round has that one's answer; or none, where it drops out or fails
-        at any time: then nobody opens it. Where nodes need a snapshot, the round comes back without a sum the first
-        time, so that it can be sent again.
+        With a relay its node opens the sum, and the round has the node's answer, or none where the node drops out or
+        fails at any time: then nobody opens the sum. Where nodes need a snapshot, the first round has no sum, so that
+        the request can be sent again.
 
         Raises:
-            RunError: the request is not for a sum, or its relay is not one of the nodes; fewer nodes than a secure sum
-                needs, or what they answer is wrong.
+            RunError: the request is not for a sum; its relay is not one of the nodes; fewer nodes answer than a secure
+                sum needs; or their answers are wrong.
         """
         request = expecting(request)
         step, relay = request.header.step, request.relay
@@ -131,21 +131,23 @@ class SecureEngine:
 
     # ------------------------------------------------------------------------------------------------ keys
     def _agree(self, header: Header) -> None:
-        """Let all nodes agree on keys: each gets the same list, and knows that the others got it."""
+        """Let all nodes agree on keys: each gets the same list, and knows that the others have got that list."""
         first = self._phase(Request(header, "secure_keys", self.nodes))
         self._run = first.replies[0].header.run if first.replies else ""
-        told, odd = self._each(first.replies, lambda r: [self._text(r, header, n, size) for n, size in _ENTRY.items()])
-        sent = [[told[name][i] for name in sorted(told)] for i in range(len(_ENTRY))]
-        pinned = [self._pinned.get(name, b"") for name in sorted(told)]
-        wrong = entry_faults(self._run, sorted(told), sent[0], sent[1], pinned)
+        entries, odd = self._each(
+            first.replies, lambda r: [self._text(r, header, n, size) for n, size in _ENTRY.items()]
+        )
+        sent = [[entries[name][i] for name in sorted(entries)] for i in range(len(_ENTRY))]
+        pinned = [self._pinned.get(name, b"") for name in sorted(entries)]
+        wrong = entry_faults(self._run, sorted(entries), sent[0], sent[1], pinned)
         odd += [failed(reply, wrong[reply.node]) for reply in first.replies if reply.node in wrong]
-        names = sorted(told.keys() - wrong.keys())
-        table = {name: rows([told[n][i] for n in names]) for i, name in enumerate((KEYS, SIGNATURES))}
+        names = sorted(entries.keys() - wrong.keys())
+        table = {name: rows([entries[n][i] for n in names]) for i, name in enumerate((KEYS, SIGNATURES))}
         options: dict[str, Scalar] = {"names": json.dumps(names)}
         second = self._phase(Request(header, "secure_peers", tuple(names), table, options=options))
         self._names = tuple(names)
         echoes, mute = self._each(second.replies, lambda r: self._text(r, header, "echo", keys.SIGNATURE_BYTES))
-        listed = transcript(self._run, names, [told[name][0] for name in names])
+        listed = transcript(self._run, names, [entries[name][0] for name in names])
         wrong = echo_faults(listed, [(name, self._pinned[name], echo) for name, echo in echoes.items()])
         mute += [failed(reply, wrong[reply.node]) for reply in second.replies if reply.node in wrong]
         agreed = sorted(echoes.keys() - wrong.keys())
@@ -179,9 +181,9 @@ class SecureEngine:
         left_out = {failure.node for failure in odd}
         receiver = self._place(opener) if opener else None
         usual = [reply for reply in asked.replies if reply.node not in left_out]
-        told, odd = self._each(usual, lambda reply: self._offer(reply, header, members, receiver))
+        offered, odd = self._each(usual, lambda reply: self._offer(reply, header, members, receiver))
         failures += odd
-        read = {self._place(name): offer for name, offer in told.items()}
+        read = {self._place(name): offer for name, offer in offered.items()}
         if receiver is not None and receiver not in read:
             return self._without(failures)
         self._check(len(read), enough(len(members)), tag, failures)
@@ -237,9 +239,11 @@ class SecureEngine:
     def _dealt(
         self, header: Header, tag: Tag, members: Sequence[int], offers: Mapping[int, Offer], receiver: int | None
     ) -> tuple[list[int], set[Conflict], list[Reply]]:
-        """Pass on what was sealed; returns who stays in the sum, who contradicts whom, and failures."""
-        participants, told = sorted(offers), passed_on(tag, self._names, members, offers)
-        private = {self._names[to]: {DEALT: rows([dealt[by] for by in sorted(dealt)])} for to, dealt in told.items()}
+        """Pass on the sealed messages; returns the nodes that stay in the sum, the conflicts, and the failures."""
+        participants, messages = sorted(offers), passed_on(tag, self._names, members, offers)
+        private = {
+            self._names[to]: {DEALT: rows([dealt[by] for by in sorted(dealt)])} for to, dealt in messages.items()
+        }
         nodes, common = tuple(self._names[place] for place in participants), {MEMBERS: _places(participants)}
         done = self._phase(Request(header, "secure_deal", nodes, common, private, {"task": tag.kind}))
         count = len(participants) - 1
@@ -258,12 +262,12 @@ class SecureEngine:
         return staying, found, failures
 
     def _masks(self, request: Request, failures: Sequence[Reply]) -> Words:
-        """Return the masks that all of the nodes share with some which are gone; `RunError` unless all answer."""
-        told = self._phase(request)
-        if told.failures:
-            why = "".join(f"; {failure.node}: {failure.reason}" for failure in [*failures, *told.failures][:4])
+        """Return the masks that survivors share with nodes that are gone; `RunError` unless all survivors answer."""
+        answered = self._phase(request)
+        if answered.failures:
+            why = "".join(f"; {failure.node}: {failure.reason}" for failure in [*failures, *answered.failures][:4])
             raise RunError(f"step {request.header.step}: masks stay on the sum without the help of all{why}")
-        masks: Words = told.replies[0].payload["masks"].numpy().view("uint64")
+        masks: Words = answered.replies[0].payload["masks"].numpy().view("uint64")
         return masks
 
     def _faulty(self, header: Header, place: int, reason: str) -> Reply:
@@ -278,7 +282,7 @@ class SecureEngine:
         failures: Sequence[Reply],
         participants: int,
     ) -> Round:
-        """Give the rest of a sum to the node that opens it, and return what it answers."""
+        """Send a still masked sum to the node that opens it, and return the node's answer."""
         relay = request.relay
         assert relay is not None
         nodes, private = relay.nodes, relay.private
@@ -326,13 +330,13 @@ class SecureEngine:
     def _usual_form(
         self, request: Request, replies: Sequence[Reply], header: Header
     ) -> tuple[PayloadSpec, list[Reply]]:
-        """Return the form of the vectors that are added, and a failure for each node whose vector has another form."""
+        """Return the form of the added vectors, and a failure for each node whose vector has another form."""
         forms: dict[str, PayloadSpec] = {}
         reasons: dict[str, str] = {}
         for reply in replies:
             try:
                 form = PayloadSpec.from_bytes(self._text(reply, header, "form"))
-            except ValueError as error:  # of the text, or of the entry that holds it
+            except ValueError as error:  # the text is malformed, or the entry that holds it
                 reasons[reply.node] = str(error)
                 continue
             wrong = "" if request.expected is None else form.fault(request.expected(reply.node))
@@ -345,7 +349,7 @@ class SecureEngine:
         return usual, [failed(reply, reasons[reply.node]) for reply in replies if reply.node in reasons]
 
     def _each(self, replies: Sequence[Reply], read: Callable[[Reply], T]) -> tuple[dict[str, T], list[Reply]]:
-        """Return what each reply holds by its node, and a failure of each that has another form."""
+        """Return each reply's content by node, and a failure for each reply of another form."""
         found: dict[str, T] = {}
         odd = []
         for reply in replies:
@@ -367,7 +371,7 @@ class SecureEngine:
         return Offer(tuple(sealed), box, commitment, tuple(digests), tuple(proof))
 
     def _total(self, added: Round, tag: Tag, words: int, count: int) -> Tensor:
-        """Return the sum of the masked vectors; raises `RunError` where one of them is of another sum."""
+        """Return the sum of the masked vectors; raises `RunError` where a vector belongs to another sum."""
         payload = added.replies[0].payload
         if payload["mark"].tolist() != [mark(tag) * count]:
             raise RunError(f"{tag}: one of {count} vectors is of another sum; go on from the last checkpoint")
@@ -378,9 +382,9 @@ class SecureEngine:
 
     # ------------------------------------------------------------------------------------------------ answers
     def _phase(self, request: Request) -> Round:
-        """Send a part of the protocol; a node that answers it in a way which is known elsewhere alone has failed.
+        """Send a part of the protocol; a node with a status that only other requests allow has failed.
 
-        A snapshot may be asked for where there is work, and the request has candidates that are made from a lineage.
+        A node may ask for a snapshot where the request has work with candidates made from a lineage.
         """
         round_ = self._engine.send(request)
         self._bill.add(round_.traffic)
@@ -397,7 +401,7 @@ class SecureEngine:
         return self._texts(reply, header, name, 1, length)[0]
 
     def _texts(self, reply: Reply, header: Header, name: str, count: int, length: int) -> list[bytes]:
-        """Return the rows of an entry of a reply; `RunError` names the node where that is something else."""
+        """Return the rows of an entry of a reply; `RunError` names a node whose entry has another form."""
         self._check_header(reply, header)
         value = reply.payload.get(name)
         right = value is not None and value.dtype == torch.uint8 and value.dim() == 2 and len(value) == count
@@ -413,7 +417,7 @@ class SecureEngine:
                              f"attempt {reply.header.attempt} of run {reply.header.run!r}")  # fmt: skip
 
     def _check(self, found: int, least: int, tag: Tag, failures: Sequence[Reply]) -> None:
-        """Raise `RunError` where too few nodes are left, with the reasons of those that are not there."""
+        """Raise `RunError` where too few nodes are left, with the reasons of the missing ones."""
         try:
             check_count(found, least, tag)
         except ProtocolError as error:
@@ -425,14 +429,14 @@ class SecureEngine:
 
     # ------------------------------------------------------------------------------------------------ around
     def observe(self, strategy: Strategy, round_: Round, metrics: Metrics) -> None:
-        """Add to a step's metrics how many nodes and samples are in its sum, and how many numbers were clipped.
+        """Add to a step's metrics the numbers of nodes and samples in its sum, and of clipped values.
 
-        A sum of few samples says much of each; a callback, before those that write.
+        A sum of few samples says much about each of them. A callback, to be called before those that write.
         """
         metrics.update(self._figures)
 
     def save(self, step: int) -> None:
-        """Let the engine keep the nodes' memory; keys are kept nowhere."""
+        """Let the engine save the nodes' memory; keys are saved nowhere."""
         self._engine.save(step)
 
     def load(self, step: int) -> None:

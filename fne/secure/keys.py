@@ -1,7 +1,7 @@
 """Keys of secure sums: agreement (X25519), identity (Ed25519), derivation (HKDF-SHA256), sealed messages.
 
-All primitives are those of `cryptography`; keys come from the operating system, never from a generator of NumPy or
-torch, whose seeds can be tried out one by one.
+All primitives come from the package `cryptography`; keys come from the operating system, never from a generator of
+NumPy or torch, whose seeds can be tried out one by one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fne.privacy.keystream import KEY_BYTES, Words
 
 SIGNATURE_BYTES = 64
 TAG_BYTES = 16
-"""By which a sealed message is longer."""
+"""Number of bytes by which sealing lengthens a message."""
 
 _PRIME = 2**255 - 19
 _LOW_ORDER = {
@@ -30,7 +30,7 @@ _LOW_ORDER = {
     325606250916557431795983626356110631294008115727848805560023387167927233504,
     39382357235489614581723060781553021112529911719440698176882885853963445705823,
 }  # fmt: skip
-"""Points of order 1, 2, 4 and 8, on the curve or its twist: with them everybody agrees on zero."""
+"""Points of order 1, 2, 4 and 8, on the curve or its twist: every agreement with them gives zero."""
 
 
 def fresh() -> bytes:
@@ -39,18 +39,18 @@ def fresh() -> bytes:
 
 
 def drawn(words: int) -> Words:
-    """Return words from the operating system that nobody knows."""
+    """Return secret random words from the operating system."""
     return np.frombuffer(os.urandom(8 * words), dtype=np.uint64)
 
 
 def digest(*parts: bytes) -> bytes:
-    """Return the SHA-256 of some parts, of which each but the last has a known length or is JSON."""
+    """Return the SHA-256 of the parts; every part except the last has a known length or is JSON."""
     return hashlib.sha256(b"".join(parts)).digest()
 
 
 # ------------------------------------------------------------------------------------------------ agreement
 class Agreement(Hidden):
-    """A key pair by which two nodes agree on a secret over a relay that they do not trust; made anew by default."""
+    """A key pair by which two nodes agree on a secret over an untrusted relay; by default a new pair."""
 
     __slots__ = ("_private", "public")
 
@@ -59,7 +59,7 @@ class Agreement(Hidden):
         self.public = self._private.public_key().public_bytes_raw()
 
     def agree(self, other: bytes) -> bytes:
-        """Return the secret shared with the owner of another public key; raises `ProtocolError` where it is zero."""
+        """Return the secret shared with the owner of another public key; raises `ProtocolError` if it is zero."""
         try:
             return self._private.exchange(X25519PublicKey.from_public_bytes(other))
         except ValueError:
@@ -67,7 +67,7 @@ class Agreement(Hidden):
 
 
 def check_public(key: bytes, whose: str) -> None:
-    """Raise `ProtocolError` for a public key of wrong length, written in a second way, or of low order."""
+    """Raise `ProtocolError` for a public key of wrong length, not in canonical form, or of low order."""
     if len(key) != KEY_BYTES:
         raise ProtocolError(f"the public key of {whose} has {len(key)} bytes, must be {KEY_BYTES}")
     point = int.from_bytes(key, "little")
@@ -79,7 +79,7 @@ def check_public(key: bytes, whose: str) -> None:
 
 # ------------------------------------------------------------------------------------------------ identity
 class Identity(Hidden):
-    """A node's long-term signing key, made of 32 secret bytes."""
+    """A node's long-term signing key, made from 32 secret bytes."""
 
     __slots__ = ("_private", "public")
 
@@ -93,7 +93,7 @@ class Identity(Hidden):
 
 
 def verified(public: bytes, signature: bytes, message: bytes) -> bool:
-    """Return whether a signature is the key owner's, of this message."""
+    """Return whether the key's owner has signed this message."""
     try:
         Ed25519PublicKey.from_public_bytes(public).verify(signature, message)
     except (InvalidSignature, ValueError):
@@ -103,23 +103,23 @@ def verified(public: bytes, signature: bytes, message: bytes) -> bool:
 
 # ------------------------------------------------------------------------------------------------ derivation
 def derived(secret: bytes, *, salt: bytes, info: bytes) -> bytes:
-    """Return a key made of an agreed secret (HKDF-SHA256)."""
+    """Return a key derived from an agreed secret (HKDF-SHA256)."""
     return HKDF(SHA256(), KEY_BYTES, salt, info).derive(secret)
 
 
 def expanded(key: bytes, info: bytes, count: int) -> list[bytes]:
-    """Return `count` keys made of a key and what they are for (HKDF-Expand)."""
+    """Return `count` keys derived from a key and their purpose (HKDF-Expand)."""
     raw = HKDFExpand(SHA256(), count * KEY_BYTES, info).derive(key)
     return [raw[i : i + KEY_BYTES] for i in range(0, len(raw), KEY_BYTES)]
 
 
 def seal(key: bytes, plain: bytes, context: bytes) -> bytes:
-    """Return a message encrypted and authenticated (ChaCha20-Poly1305); the key must seal this one only."""
+    """Return a message encrypted and authenticated (ChaCha20-Poly1305); the key must seal no other message."""
     return ChaCha20Poly1305(key).encrypt(bytes(12), plain, context)
 
 
 def unseal(key: bytes, sealed: bytes, context: bytes, whose: str) -> bytes:
-    """Return what was sealed; raises `ProtocolError` that names `whose` it is where one bit or the context differs."""
+    """Return the sealed message; raises `ProtocolError`, with the sender `whose`, if a bit or the context differs."""
     try:
         return ChaCha20Poly1305(key).decrypt(bytes(12), sealed, context)
     except InvalidTag:

@@ -1,6 +1,6 @@
-"""Node tasks of secure sums: three that agree on keys once a run, four of each sum, and two more of some.
+"""Node tasks of secure sums: three for the key agreement once a run, four for each sum, and two more for some sums.
 
-| task | a node is told | it answers |
+| task | a node receives | a node answers |
 |---|---|---|
 | `secure_keys` | | its public key, signed |
 | `secure_peers` | everybody's keys | the signed digest of that list |
@@ -12,7 +12,7 @@
 | `secure_rest` | who dropped out with a box that does not open | its masks with these, under masks |
 | `secure_receive` | the others' sum, under its masks | what the task answers that it was to do with the sum |
 
-What they do is in `fne.secure.session`; the session of a node is among its secrets, not in its memory.
+`fne.secure.session` does their work; a node's session is among its secrets, not in its memory.
 """
 
 from __future__ import annotations
@@ -68,27 +68,27 @@ from fne.secure.session import Session
 from fne.secure.shares import SHARE_BYTES
 
 OWN = (GIVEN, PREFIX)
-"""How names begin of what a node finds out by itself, and takes from no server."""
+"""Prefixes of the names of values that a node determines by itself, and accepts from no server."""
 
 
 def public_identity(node: Node) -> bytes:
-    """Return the public key by which others know what a node has signed."""
+    """Return the public key by which others verify a node's signatures."""
     return _identity(node).public
 
 
 def secure_only(worker: Worker) -> None:
-    """Let a simulation's worker answer secure sums and what publishes; its nodes know each other's signing keys."""
+    """Let a simulation's worker answer only secure sums and releases; its nodes know each other's signing keys."""
     worker.pinned = {name: public_identity(node) for name, node in worker.nodes.items()}
     worker.only = is_answered
 
 
 def is_answered(task: str) -> bool:
-    """Return whether a node of a secure run does a task for the server alone: parts of the protocol, and releases."""
+    """Return whether a node of a secure run answers a task to the server: parts of the protocol, and releases."""
     return _has(task, "protocol") or _has(task, "declines")
 
 
 def _has(task: str, trait: str) -> bool:
-    """Return whether a task declares a trait; a name that a server made up has none."""
+    """Return whether a task declares a trait; an unknown name declares none."""
     try:
         return bool(registry.traits("task", task).get(trait))
     except FneError:
@@ -101,7 +101,7 @@ def _identity(node: Node) -> Identity:
 
 # ------------------------------------------------------------------------------------------------ keys
 def keys_payload(request: Request, node: str) -> Payload:
-    """Return what `secure_keys` yields: a public key and its signature."""
+    """Return the payload of `secure_keys`: a public key and its signature."""
     return {"key": Entry("bytes", (1, KEY_BYTES)), "signature": Entry("bytes", (1, SIGNATURE_BYTES))}
 
 
@@ -118,7 +118,7 @@ def keys_task(worker: Worker, nodes: Sequence[Node], request: Request) -> Iterat
 
 
 def peers_payload(request: Request, node: str) -> Payload:
-    """Return what `secure_peers` yields: a signed digest of the list of keys."""
+    """Return the payload of `secure_peers`: a signed digest of the list of keys."""
     return {"echo": Entry("bytes", (1, SIGNATURE_BYTES))}
 
 
@@ -128,9 +128,9 @@ def peers_task(
     nodes: Sequence[Node],
     request: Request,
     *,
-    names: Annotated[str, Key("of the nodes whose keys these are, as a list in JSON")],
+    names: Annotated[str, Key("names of the nodes whose keys are listed, as a list in JSON")],
 ) -> Iterator[Tensors]:
-    """Check everybody's keys. Takes `keys [K, 32]` and `signatures [K, 64]`, yields `echo`, uint8 `[1, 64]`."""
+    """Check the keys of all nodes. Takes `keys [K, 32]` and `signatures [K, 64]`, yields `echo`, uint8 `[1, 64]`."""
     with _refusing():
         publics = texts(request.common, KEYS, KEY_BYTES)
         signatures = texts(request.common, SIGNATURES, SIGNATURE_BYTES)
@@ -154,7 +154,7 @@ def confirm_task(worker: Worker, nodes: Sequence[Node], request: Request) -> Ite
 
 # ------------------------------------------------------------------------------------------------ a sum
 def offer_payload(request: Request, node: str) -> Payload:
-    """Return what `secure_offer` yields: messages to the other members, and the form of the vector to come."""
+    """Return the payload of `secure_offer`: messages to the other members, and the form of the later vector."""
     members, relay = len(request.common[MEMBERS]), relay_of(str(request.options.get("relay", "")))
     needed = 1 if relay is not None and relay.nodes == (node,) else threshold(members)
     return {
@@ -170,18 +170,18 @@ def offer_task(
     nodes: Sequence[Node],
     request: Request,
     *,
-    task: Annotated[str, Key("whose payloads are to be added")],
-    options: Annotated[str, Key("of that task, as a mapping in JSON")],
-    attempt: Annotated[int, Key("of the work itself, for the nodes' generators", ge=0)] = 0,
+    task: Annotated[str, Key("task whose payloads are added")],
+    options: Annotated[str, Key("options of that task, as a mapping in JSON")],
+    attempt: Annotated[int, Key("attempt of the work itself, for the nodes' generators", ge=0)] = 0,
     clip: Annotated[bool, Key("clip numbers that are out of range, and count them")] = False,
-    relay: Annotated[str, Key("who opens the sum, by what task with what options, as a list in JSON")] = "",
+    relay: Annotated[str, Key("node that opens the sum, with task and options, as a list in JSON")] = "",
 ) -> Iterator[Tensors]:
-    """Do the work of a task and keep what comes of it, for a sum of the members' results.
+    """Do the work of a task and keep the result, for a sum of the members' results.
 
-    Whether the node may take part is looked at before it works. All must have been asked for the same, and told the
-    same of what becomes of the sum: their keys are bound to it, and tensors of a node's own are refused.
+    The node checks whether it may take part before it works. All members must receive the same request, relay included:
+    their keys are bound to the request, and tensors for a single node are refused.
 
-    Takes what that task takes, and `members [n]`. Yields `sealed`, uint8 `[n - 1, 82]`, `digests [3 n, 16]`, `proof
+    Takes the tensors of that task, and `members [n]`. Yields `sealed`, uint8 `[n - 1, 82]`, `digests [3 n, 16]`, `proof
     [t, 33]`, `box`, `commitment` and `form`, uint8 all: see `fne.secure.protocol.Offer` and
     `fne.federation.payloads.PayloadSpec`.
     """
@@ -203,7 +203,7 @@ def offer_task(
     work = replace(request, header=header, task=task, options=wanted, common=common, relay=to)
     asked = digest_of(work, clip=clip)
     then = None if to is None else Request(header, to.task, to.nodes, options=to.options)
-    for node in nodes:  # what is wrong shows before there is work
+    for node in nodes:  # faults show before any work is done
         with _refusing():
             _check_parties(wanted, len(members), _session(node).count)
             _session(node).work(tag, asked)
@@ -221,15 +221,15 @@ def offer_task(
                 remedy = registry.traits("task", task).get("remedy", "scale the data, or take secure = clip")
                 raise ProtocolError(f"{error}; {remedy}") from None
             offer = _session(node).begin(tag, members, words, asked, errand)
-        told = {
+        entries = {
             "digests": offer.digests, "proof": offer.proof, "box": [offer.box], "commitment": [offer.commitment],
             "form": [form.to_bytes()],
         }  # fmt: skip
-        yield {"sealed": rows(offer.sealed)} | {name: rows(texts) for name, texts in told.items()}
+        yield {"sealed": rows(offer.sealed)} | {name: rows(texts) for name, texts in entries.items()}
 
 
 def deal_payload(request: Request, node: str) -> Payload:
-    """Return what `secure_deal` yields: a receipt for what each other participant dealt."""
+    """Return the payload of `secure_deal`: a receipt for the shares of each other participant."""
     return {"receipts": Entry("bytes", (len(request.common[MEMBERS]) - 1, DIGEST_BYTES))}
 
 
@@ -243,19 +243,19 @@ def deal_task(
 ) -> Iterator[Tensors]:
     """Take in the shares that the others dealt.
 
-    Takes `members [p]`, those whose offers arrived, and private `dealt [p - 1, 131]`, what is passed on of the others
-    of them. Yields `receipts`, uint8 `[p - 1, 16]`: zeros of a node whose message could not be read.
+    Takes `members [p]`, the nodes whose offers arrived, and private `dealt [p - 1, 131]`, the messages passed on from
+    the others. Yields `receipts`, uint8 `[p - 1, 16]`: zeros for a node whose message could not be read.
     """
     for node in nodes:
         with _refusing():
             session, members = _session(node), places(request.common, MEMBERS)
-            told = _dealt(session, request.private.get(node.name, {}), members)
-            receipts = session.dealt(_tag(request, task), members, told)
+            messages = _dealt(session, request.private.get(node.name, {}), members)
+            receipts = session.dealt(_tag(request, task), members, messages)
         yield {"receipts": rows(receipts)}
 
 
 def vector_payload(request: Request, node: str) -> Payload:
-    """Return what `secure_vector` yields: a masked vector, and the mark of the sum that the vector is of."""
+    """Return the payload of `secure_vector`: a masked vector, and the mark of the vector's sum."""
     number = mark(_tag(request, str(request.options["task"])))
     return {"vector": Entry("int", ("words",)), "mark": Entry("int", (1,), least=number, most=number)}
 
@@ -270,8 +270,8 @@ def vector_task(
 ) -> Iterator[Tensors]:
     """Send the vector under its masks.
 
-    Takes `members [p]`, those who are left. Yields `vector`, int64 `[words]`, and `mark`, int64 `[1]`, by which the
-    server knows which sum it is of.
+    Takes `members [p]`, the nodes that are left. Yields `vector`, int64 `[words]`, and `mark`, int64 `[1]`, by which
+    the server identifies the vector's sum.
     """
     for node in nodes:
         with _refusing():
@@ -281,7 +281,7 @@ def vector_task(
 
 
 def shares_payload(request: Request, node: str) -> Payload:
-    """Return what `secure_shares` yields: a share for each participant."""
+    """Return the payload of `secure_shares`: a share for each participant."""
     return {"shares": Entry("bytes", (None, SHARE_BYTES))}
 
 
@@ -295,9 +295,9 @@ def shares_task(
 ) -> Iterator[Tensors]:
     """Help to open the sum.
 
-    Takes `members [s]`, those whose vectors arrived; a node that opens the sum, and was asked for no vector, takes
-    private `participants [p]`, as others do for `secure_vector`. Yields `shares`, uint8 `[p, 33]`, of a sum that a node
-    opens one fewer.
+    Takes `members [s]`, the nodes whose vectors arrived; a node that opens the sum, which sends no vector, takes
+    private `participants [p]`, as others do for `secure_vector`. Yields `shares`, uint8 `[p, 33]`, and one fewer in a
+    sum that a node opens.
     """
     for node in nodes:
         with _refusing():
@@ -316,7 +316,7 @@ def rest_task(
     *,
     task: SecureTask,
 ) -> Iterator[Tensors]:
-    """Help to take masks off which no box gives. Takes `members [g]`, who is gone; yields `masks`, int64 `[words]`."""
+    """Help to remove masks that no box gives. Takes `members [g]`, the gone nodes; yields `masks`, int64 `[words]`."""
     for node in nodes:
         with _refusing():
             words = _session(node).rest(_tag(request, task), places(request.common, MEMBERS))
@@ -331,7 +331,7 @@ def receive_task(
     *,
     task: SecureTask,
 ) -> Iterator[Tensors]:
-    """Open the sum and do with it what was said at the offer.
+    """Open the sum and do the task with it that the offer named.
 
     Takes `total`, int64 `[words]`, and private tensors for that task. Yields its payload, and `clipped`, int64 `[1]`,
     where numbers are clipped.
@@ -351,7 +351,7 @@ def receive_task(
 
 
 def _dealt(session: Session, own: Tensors, participants: Sequence[int]) -> dict[int, bytes]:
-    """Return what a node is passed on of each other participant."""
+    """Return the messages passed on to a node from each other participant."""
     dealt = texts(own, DEALT, DEALT_BYTES)
     others = [number for number in participants if number != session.number]
     if len(others) != len(dealt):
@@ -360,7 +360,7 @@ def _dealt(session: Session, own: Tensors, participants: Sequence[int]) -> dict[
 
 
 def _done(worker: Worker, nodes: Sequence[Node], work: Request) -> Iterator[Tensors]:
-    """Yield the payloads of a task, one for each node; raises `RunError` where they are fewer or more."""
+    """Yield the payloads of a task, one for each node; raises `RunError` for fewer or more payloads."""
     payloads = iter(task_of(work)(worker, nodes, work))
     for _ in nodes:
         payload = next(payloads, None)
@@ -372,7 +372,7 @@ def _done(worker: Worker, nodes: Sequence[Node], work: Request) -> Iterator[Tens
 
 
 def check_asked(task: str, own: Tensors, relay: Relay | None) -> None:
-    """Raise `ProtocolError` for work whose sum is not for whom it would go to, or for tensors of a node's own."""
+    """Raise `ProtocolError` for work whose sum its addressee must not have, or for tensors for a single node."""
     if is_answered(task) or _has(task, "keeps"):
         raise ProtocolError(f"{task!r} is no work whose results can be added")
     if _has(task, "withheld") and relay is None:
@@ -384,9 +384,9 @@ def check_asked(task: str, own: Tensors, relay: Relay | None) -> None:
 
 
 def _check_parties(options: Mapping[str, Any], members: int, known: int) -> None:
-    """Raise `ProtocolError` where work is for a sum of another number of nodes: it is what decides what is too large.
+    """Raise `ProtocolError` where work is for a sum of another number of nodes, which decides the range of numbers.
 
-    It may be that of all nodes that were asked, of which some were left out.
+    The number may be that of all requested nodes, of which some were left out.
     """
     parties = options.get("parties", members)
     if not members <= parties <= known:
@@ -406,7 +406,7 @@ def _session(node: Node) -> Session:
 
 @contextlib.contextmanager
 def _refusing() -> Iterator[None]:
-    """Turn what the protocol forbids into a refusal, which is told as it stands."""
+    """Turn a protocol error into a refusal, whose text is sent unchanged."""
     try:
         yield
     except ProtocolError as error:

@@ -1,6 +1,6 @@
-"""The part of secure sums that both halves know: limits, tags, signs of masks, checks of keys, and messages as tensors.
+"""Common part of both halves of secure sums: limits, tags, signs of masks, checks of keys, and messages as tensors.
 
-Nothing here is secret, and whoever reads a message here trusts nobody's tensors.
+This module holds no secrets, and its readers of messages trust no sender's tensors.
 """
 
 from __future__ import annotations
@@ -24,34 +24,35 @@ from fne.privacy.keystream import Words, keystream
 from fne.secure import dealing, keys, shares
 
 LEAST = 4
-"""Nodes in a sum: one of them together with the server learns a sum of three others, and no single value."""
+"""Least number of nodes in a sum: one of four and the server learn a sum of three others, and no single value."""
 VERSION = b"fne/secagg/v1"
 SEALED_BYTES = 2 * shares.SHARE_BYTES + keys.TAG_BYTES
 DEALT_BYTES = SEALED_BYTES + shares.SHARE_BYTES + dealing.DIGEST_BYTES
-"""Of what a node is passed on of another one: what that one sealed for it, its point of the proof, the challenge."""
+"""Bytes of a message passed on about another node: sealed shares, point of the proof, challenge."""
 NONCE_BYTES = 12
 CHECKS = 8
-"""Words more of a vector whose sum a node opens: by them it knows that the server passes on what the others sent."""
+"""Additional words of a vector whose sum a node opens: they show that the server passes on what the others sent."""
 
 
 def threshold(nodes: int) -> int:
-    """Return how many of `nodes` members it takes to open a sum: more than two thirds.
+    """Return the number of members out of `nodes` that can open a sum: more than two thirds.
 
-    A server that tells some nodes that one dropped out, and others that it did not, wants t shares of both keys of that
-    one. A member that follows the protocol tells one share, and one that colludes with the server two: both keys take
-    2t - n colluding members (of 10: 4) at least, and without any the server opens one of both at most.
+    A server that tells some nodes that a member dropped out, and others that the member did not, needs t shares of both
+    of the member's keys. A member that follows the protocol reveals one share, and a member that colludes with the
+    server two: both keys take at least 2t - n colluding members (of 10: 4), and without any the server opens at most
+    one of the keys.
     """
     return 2 * nodes // 3 + 1
 
 
 def enough(nodes: int) -> int:
-    """Return how many of a sum's members must have sent their vectors."""
+    """Return the number of a sum's members that must have sent their vectors."""
     return max(LEAST, threshold(nodes))
 
 
 @dataclass(frozen=True)
 class Tag:
-    """What a sum is of; a node answers one of each (run, step, kind), and each attempt once."""
+    """Identity of a sum; a node answers one sum for each (run, step, kind), and each attempt once."""
 
     run: str
     step: int
@@ -69,14 +70,14 @@ class Tag:
 
 @dataclass(frozen=True)
 class Offer:
-    """What a node gives the server before it sends its vector.
+    """A node's message to the server before its vector.
 
     Args:
         sealed: for every other member in order, its shares of b and r, which only that member can read.
         box: the mask keys of this sum, which r opens.
-        commitment: digest of b, by which the server knows that shares fit together.
-        digests: of the shares of each member, the node itself included, see `fne.secure.dealing`.
-        proof: that the shares lie on polynomials, as many coefficients as it takes shares.
+        commitment: digest of b, by which the server checks that shares fit together.
+        digests: digests of the shares of each member, including the node itself, see `fne.secure.dealing`.
+        proof: proof that the shares lie on polynomials, as many coefficients as the threshold.
     """
 
     sealed: tuple[bytes, ...]
@@ -88,13 +89,13 @@ class Offer:
 
 @dataclass(frozen=True)
 class Errand:
-    """What becomes of a sum that one of its nodes opens, and not the server.
+    """Use of a sum that one of its nodes opens in place of the server.
 
     Args:
-        receiver: that node, its place in the list.
-        work: what it answers once it has the sum, which is not in there yet.
-        form: of the vectors.
-        nodes: with which the sum was begun.
+        receiver: place of that node in the list.
+        work: request that the receiver answers once it has the sum; the sum is not yet part of it.
+        form: form of the vectors.
+        nodes: number of nodes with which the sum was begun.
         clip: whether numbers are clipped and counted.
     """
 
@@ -107,41 +108,41 @@ class Errand:
 
 # ------------------------------------------------------------------------------------------------ masks, bindings
 def signed(own: int, other: int, mask: Words) -> Words:
-    """Return what of a pair's mask `own` adds: it, where the other one comes later, else its negative."""
+    """Return the part of a pair's mask that `own` adds: the mask if the other node comes later, else its negative."""
     return mask if other > own else -mask
 
 
 def pair_key(key: bytes, binding: bytes) -> bytes:
-    """Return the key of the mask that two nodes share, of the one that the box holds.
+    """Return the key of the mask that two nodes share, derived from the key in the box.
 
-    In a sum that one of its nodes opens, `binding` is the commitment to that one's b. If it gave its nodes different
-    ones, checks made with them would show more than the sum; so then no masks cancel.
+    In a sum that one of its nodes opens, `binding` is the commitment to the receiver's b. If the receiver gave nodes
+    different b, checks made with these would reveal more than the sum; so then no masks cancel.
     """
     return keys.digest(key, binding) if binding else key
 
 
 def pair_mask(own: int, other: int, key: bytes, nonce: bytes, words: int) -> Words:
-    """Return what `own` adds of the mask that it shares with another node."""
+    """Return the part of the mask shared with another node that `own` adds."""
     return signed(own, other, keystream(key, nonce, words))
 
 
 def own_mask(key: bytes, nonce: bytes, words: int) -> Words:
-    """Return the keystream of b: it stays on a vector that comes too late, whose other masks are known by then."""
+    """Return the keystream of b, which stays on a vector that arrives late, when its other masks are already known."""
     return keystream(key, nonce, words)
 
 
 def boxed(members: Sequence[int], owner: int, receiver: int | None) -> list[int]:
-    """Return whose masks with `owner` are in its box: of a receiver none, and of the others none with the receiver.
+    """Return the nodes whose masks with `owner` are in its box: none in a receiver's, and none with the receiver.
 
-    So whatever keys are told, those masks stay on a sum until it is with the receiver.
+    So whatever keys are revealed, those masks stay on a sum until the receiver has it.
     """
     return [] if owner == receiver else [member for member in members if member not in (owner, receiver)]
 
 
 def checks(key: bytes, nonce: bytes, words: Words) -> Words:
-    """Return sums of words times a keystream; those of some vectors add up to those of their total.
+    """Return sums of words times a keystream; the checks of vectors add up to the checks of their total.
 
-    A total that is changed by who does not have the key fits with a chance of 2^(-k CHECKS), where 2^(64 - k) is the
+    A total that is changed without the key fits with a chance of 2^(-k CHECKS), where 2^(64 - k) is the
     largest power of 2 that divides the change: 2^-8 for floats that go up or down by 2^31, 2^-256 for 1.
     """
     factors = keystream(key, nonce, CHECKS * len(words)).reshape(CHECKS, -1)
@@ -150,49 +151,49 @@ def checks(key: bytes, nonce: bytes, words: Words) -> Words:
 
 
 def nonce_of(participants: Sequence[int]) -> bytes:
-    """Return the nonce of a sum's keystreams: with other participants it is another one."""
+    """Return the nonce of a sum's keystreams, which differs for other participants."""
     return keys.digest(VERSION, b"/participants", json.dumps(list(participants)).encode())[:NONCE_BYTES]
 
 
 def nonce_of_rest(participants: Sequence[int], survivors: Sequence[int], gone: Sequence[int]) -> bytes:
-    """Return the nonce under which survivors tell what masks they share with those who are gone: for nothing else."""
+    """Return the nonce, used for nothing else, under which survivors send the masks that they share with gone nodes."""
     text = json.dumps([list(participants), list(survivors), list(gone)])
     return keys.digest(VERSION, b"/gone", text.encode())[:NONCE_BYTES]
 
 
 def commitment(context: bytes, mask: bytes) -> bytes:
-    """Return the digest by which b is known again."""
+    """Return the digest that identifies b."""
     return keys.digest(VERSION, b"/mask", context, mask)
 
 
 def bound(context: bytes, work: bytes) -> bytes:
-    """Return the digest of a sum and of what its nodes were asked: of pairs' keys, which the server need not know."""
+    """Return the digest of a sum and its request, which binds the keys of pairs; the server need not know it."""
     return keys.digest(VERSION, b"/work", context, work)
 
 
 def seal_text(context: bytes, sender: str, receiver: str) -> bytes:
-    """Return what a sealed message is bound to: the sum, and who seals it for whom."""
+    """Return the context of a sealed message: the sum, the sender and the receiver."""
     return context + json.dumps([sender, receiver]).encode()
 
 
 # ------------------------------------------------------------------------------------------------ checks
 def check_receiver(receiver: int | None, places: Collection[int], tag: Tag, what: str) -> None:
-    """Raise `ProtocolError` where the node that is to open a sum is not among these: others would open it."""
+    """Raise `ProtocolError` where the node that is to open a sum is not among `places`: others would open the sum."""
     if receiver is not None and receiver not in places:
         raise ProtocolError(f"{tag}: the node that is to open it is not among the {what}")
 
 
 def check_count(found: int, least: int, tag: Tag) -> None:
-    """Raise `ProtocolError` for fewer nodes than a sum must have."""
+    """Raise `ProtocolError` for fewer nodes than a sum needs."""
     if found < least:
         raise ProtocolError(f"{tag}: {found} nodes, and at least {least} must be in a secure sum")
 
 
 def check_places(places: Sequence[int], of: Collection[int], own: int, what: str) -> None:
-    """Raise `ProtocolError` unless `places` are some of those before, each once, in order, `own` among them.
+    """Raise `ProtocolError` unless `places` are a sorted subset of `of` without repetition that includes `own`.
 
-    A place that Python would take from the end, or twice, makes one node two: threshold and least number then count it
-    twice, and the masks of the two cancel.
+    A negative or repeated place would make two nodes of one: threshold and least number would count the node twice,
+    and the masks of the two would cancel.
     """
     if list(places) != sorted(set(places)) or not set(places) <= set(of) or own not in places:
         raise ProtocolError(f"{what} must be some of those before, each once, in order, and this node among them")
@@ -204,12 +205,12 @@ def transcript(run: str, names: Sequence[str], publics: Sequence[bytes]) -> byte
 
 
 def entry_text(run: str, name: str, public: bytes) -> bytes:
-    """Return what a node signs of its public key."""
+    """Return the text that a node signs for its public key."""
     return VERSION + b"/key" + public + json.dumps([run, name]).encode()
 
 
 def echo_text(listed: bytes) -> bytes:
-    """Return what a node signs of the list of keys."""
+    """Return the text that a node signs for the list of keys."""
     return VERSION + b"/echo" + listed
 
 
@@ -221,7 +222,7 @@ def check_list(
     signatures: tuple[bytes, ...],
     pinned: tuple[bytes, ...],
 ) -> None:
-    """Raise `ProtocolError` where a list of keys is not sorted, or has a key that is wrong, twice there or unsigned."""
+    """Raise `ProtocolError` where a list of keys is not sorted, or has a wrong, repeated or unsigned key."""
     if list(names) != sorted(set(names)) or not len(names) == len(publics) == len(signatures):
         raise ProtocolError("the list of keys is not sorted by name, with one key and signature for each node")
     for fault in entry_faults(run, names, publics, signatures, pinned).values():
@@ -231,10 +232,10 @@ def check_list(
 def entry_faults(
     run: str, names: Sequence[str], publics: Sequence[bytes], signatures: Sequence[bytes], pinned: Sequence[bytes]
 ) -> dict[str, str]:
-    """Return by name what is wrong with entries of a list of keys: the server leaves these out, nodes refuse the list.
+    """Return by name the faults of entries of a list of keys: the server leaves these out, nodes refuse the list.
 
-    Of two that have the same key, signed, one is a copy; which of them it is nobody can tell, so both are wrong. Nodes
-    that answer at one time cannot copy from each other.
+    Of two entries with the same signed key one is a copy; nobody can tell which, so both are wrong. Nodes that answer
+    at the same time cannot copy from each other.
     """
     faults: dict[str, str] = {}
     owners: dict[bytes, str] = {}
@@ -245,7 +246,7 @@ def entry_faults(
             faults[name] = str(error)
             continue
         if not identity:
-            faults[name] = f"no signing key of {name} is pinned here: whose key it is cannot be told"
+            faults[name] = f"no signing key of {name} is pinned here: its owner cannot be verified"
         elif not keys.verified(identity, signature, entry_text(run, name, public)):
             faults[name] = f"the public key of {name} is not signed by it, for this run and name"
         elif public in owners:
@@ -264,7 +265,7 @@ def check_echoes(listed: bytes, signers: tuple[tuple[str, bytes, bytes], ...]) -
 
 
 def echo_faults(listed: bytes, signers: Sequence[tuple[str, bytes, bytes]]) -> dict[str, str]:
-    """Return by name what is wrong with what nodes sign of a list of keys: the server leaves these out."""
+    """Return by name the faults of signatures of a list of keys: the server leaves these nodes out."""
     return {
         name: f"{name} does not sign the list of keys that it was sent"
         for name, public, echo in signers
@@ -277,7 +278,7 @@ PREFIX = "secure."
 KEYS, SIGNATURES, ECHOES, MEMBERS, PARTICIPANTS, DEALT, TOTAL, CLIPPED = (
     PREFIX + name for name in ("keys", "signatures", "echoes", "members", "participants", "dealt", "total", "clipped")
 )
-"""Entries of messages; of tensors that are part of the work, none has such a name."""
+"""Names of the entries of messages; no tensor of the work may use such a name."""
 
 T = TypeVar("T")
 
@@ -294,12 +295,12 @@ def texts_of(tensor: Tensor) -> list[bytes]:
 
 
 def words_tensor(words: Words) -> Tensor:
-    """Return words as int64, whose addition wraps like theirs."""
+    """Return words as int64, whose addition wraps in the same way."""
     return torch.from_numpy(words.view(np.int64))
 
 
 def mark(tag: Tag) -> int:
-    """Return a number that stands for a sum; the marks of its vectors add up to a multiple of it."""
+    """Return a number that identifies a sum; the marks of its vectors add up to a multiple of the number."""
     return int.from_bytes(tag.context(())[:6], "little")
 
 
@@ -333,7 +334,7 @@ def _found(value: Tensor | None) -> str:
 
 
 def read(text: str, kind: type[T], what: str) -> T:
-    """Return what JSON of the server holds; raises `ProtocolError` where that is not of this kind."""
+    """Return the value of JSON from the server; raises `ProtocolError` for a value of another kind."""
     with contextlib.suppress(ValueError, RecursionError):
         value = json.loads(text)
         if isinstance(value, kind):
@@ -342,13 +343,13 @@ def read(text: str, kind: type[T], what: str) -> T:
 
 
 def relay_of(text: str) -> Relay | None:
-    """Return who opens a sum and does what with it, if not the server; raises `ProtocolError` for other JSON."""
-    match read(text, list, "who opens a sum") if text else []:
+    """Return the node that opens a sum, and its task, if not the server; raises `ProtocolError` for other JSON."""
+    match read(text, list, "an opener of the sum") if text else []:
         case []:
             return None
         case [str(node), str(task), dict(options)]:
             return Relay((node,), task, options=options)
-    raise ProtocolError("the server sends who opens a sum that cannot be read")
+    raise ProtocolError("the server sends an opener of the sum that cannot be read")
 
 
 def turn_of(relay: Relay) -> int:
@@ -360,9 +361,10 @@ def turn_of(relay: Relay) -> int:
 
 
 def digest_of(work: Request, *, clip: bool) -> bytes:
-    """Return the digest of what nodes are asked: seed, attempt, options, common tensors, and who opens the sum.
+    """Return the digest of a request to nodes: seed, attempt, options, common tensors, and the node that opens the sum.
 
-    With others they cannot add up. Else the server would ask all but one for something of which it knows the answer.
+    Only nodes with the same digest can add up. Otherwise the server could ask all nodes except one for something to
+    which it knows the answer.
     """
     head: list[object] = [work.header.seed, work.header.attempt, clip, sorted(work.options.items())]
     if work.relay is not None:

@@ -1,4 +1,4 @@
-"""What cannot go together with secure sums: one table of mistakes, told before there is a run folder."""
+"""Settings that secure sums exclude: one table of mistakes, reported before the run folder is made."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class _Asked:
 
     @property
     def single(self) -> bool:
-        """Whether the strategy wants each node's own answer, or has a node want it."""
+        """Whether the strategy, or a node that gets a relay, needs each node's own answer."""
         return self.request.reduce != "sum"
 
     @property
@@ -37,7 +37,7 @@ class _Asked:
         return min(len(self.request.nodes), self.fewest) < LEAST
 
     def picks(self, kind: str, key: str) -> bool:
-        """Return whether nodes are picked in the way in which `key` says how many, and these are too few."""
+        """Return whether `key` sets the number of chosen nodes, and this number is too small."""
         return self.few and key in self.settings and self.settings.get("nodes", kind) == kind
 
 
@@ -59,7 +59,7 @@ TABLE: tuple[tuple[str, Callable[[_Asked], bool], str], ...] = (
     ("strategy.participation", lambda run: run.few and "participation" in run.settings, _SHARE),
     ("secure", lambda run: run.few, f"false with a strategy that asks fewer than {LEAST} nodes in a step"),
 )  # fmt: skip
-"""Key, whether it is wrong, and what it must be; the first that applies is told."""
+"""Key, test whether its value is wrong, and the allowed value; the first mistake is reported."""
 
 
 def check_secure(config: Config, strategy: Strategy, nodes: Collection[str]) -> None:

@@ -1,23 +1,24 @@
-"""A node's half of secure sums: keys once a run; of each sum an offer, receipts, a masked vector, shares to open it.
+"""A node's half of secure sums: keys once a run; for each sum an offer, receipts, a masked vector, and shares.
 
 K. Bonawitz et al., "Practical secure aggregation for privacy-preserving machine learning", CCS 2017, with differences:
 
-- Keys are agreed once a run. What a node shares for the case that it drops out is not its private key, by which every
-  sum so far could be opened, but a key r that is drawn for this sum alone: it opens a box that holds the mask keys of
-  this sum. Box and shares come with the offer, and receipts for the shares, before anything is masked: so a node whose
-  shares do not fit is found while the sum can do without it (`fne.secure.dealing`, `fne.secure.conflicts`).
-- A node takes part in an exchange only once its values are there, so one whose work fails drops out before, not after.
+- Keys are agreed once a run. For the case that it drops out, a node shares not its private key, which would open every
+  sum so far, but a key r that is drawn for this sum alone: r opens a box that holds the mask keys of this sum. Box and
+  shares come with the offer, and receipts for the shares come before anything is masked: so a node whose shares do not
+  fit is found while the sum can still do without the node (`fne.secure.dealing`, `fne.secure.conflicts`).
+- A node takes part in an exchange only once its values exist, so a node whose work fails drops out before, not after.
 
-Of a sum, with m_ij of the keys that nodes i and j agreed on and b_i drawn by i:
+For a sum, with m_ij from the keys that nodes i and j agreed on, and b_i drawn by node i:
 
     v_i = x_i + b_i + sum_{j > i} m_ij - sum_{j < i} m_ij   (mod 2^64, each b and m a keystream)
 
-The server adds the v_i of those who sent theirs. Each of them then tells its share of b_j for every j that sent v_j,
-and its share of r_j for every j that did not: one or the other, once. `fne.secure.unmask` is the server's half.
+The server adds the v_i of the nodes that sent theirs. Each of these nodes then reveals its share of b_j for every j
+that sent v_j, and its share of r_j for every j that did not: one or the other, once. `fne.secure.unmask` is the
+server's half.
 
-A sum may be for one of its nodes c in the server's place. Then c sends no vector, and nobody's box holds m_ic, so what
-the server gets is the sum of the others' v_i without all masks but those, which c takes off. For want of a vector, b_c
-is no mask: it goes whole to the other nodes, who add checks made with it, by which c knows what they sent.
+A sum may be for one of its nodes c in the server's place. Then c sends no vector, and no box holds m_ic, so the server
+gets the sum of the others' v_i under the masks m_ic alone, which c removes. Because c sends no vector, b_c is no mask:
+all other nodes get b_c whole and add checks made with b_c, by which c verifies what they sent.
 """
 
 from __future__ import annotations
@@ -45,23 +46,23 @@ from fne.secure.protocol import (
 )
 
 MOST_WORK = 4
-"""Different works that a node begins for one step: one, and again where others asked for a snapshot or dropped out."""
+"""Most different works that a node begins for one step: more than one after others needed snapshots or dropped out."""
 
 
 class Session(Hidden):
-    """What a node holds of a run's secure sums; a new one has new keys.
+    """A node's state of a run's secure sums; a new session has new keys.
 
     Members are numbers: places in the run's list of nodes, which is sorted by name.
 
     Args:
-        name: of the node.
+        name: name of the node.
         run: id of the run.
         identity: the node's signing key.
-        pinned: public signing keys of all nodes that this one trusts to be who they are.
-        answered: the last step that the node has sent a vector of, by run and kind; the node keeps it for all its
-            sessions, of whatever runs.
-        tried: by run and kind, the last step whose work the node has begun, and digests of what it was asked there; it
-            is kept as `answered` is.
+        pinned: public signing keys of all nodes, by which this node identifies them.
+        answered: the last step for which the node has sent a vector, by run and kind; all sessions of the node share
+            it.
+        tried: by run and kind, the last step whose work the node has begun, and digests of the requests there; shared
+            like `answered`.
     """
 
     __slots__ = (
@@ -93,30 +94,29 @@ class Session(Hidden):
 
     @property
     def count(self) -> int:
-        """How many nodes are in the list."""
+        """Number of nodes in the list."""
         return len(self._names)
 
     @property
     def number(self) -> int:
-        """The node's place in the list; raises `ProtocolError` where it has taken in none yet."""
+        """The node's place in the list; raises `ProtocolError` before the node has accepted a list."""
         if not self._names:
             raise ProtocolError("this node has taken in no list of keys yet")
         return self._names.index(self.name)
 
     # ------------------------------------------------------------------------------------------------ keys
     def entry(self) -> tuple[bytes, bytes]:
-        """Return the node's public key, and its signature of it, the run and its name."""
+        """Return the node's public key, and its signature of the key, the run and its name."""
         public = self._agreement.public
         return public, self._identity.sign(protocol.entry_text(self.run, self.name, public))
 
     def join(self, names: Sequence[str], publics: Sequence[bytes], signatures: Sequence[bytes]) -> bytes:
-        """Take in the keys of all nodes, as the server relays them; returns a signed digest of that list.
+        """Accept the keys of all nodes, as the server relays them; returns a signed digest of that list.
 
-        Once a session: what was confirmed and agreed on is of that list.
+        A session accepts one list: confirmations and agreements are based on it.
 
         Raises:
-            ProtocolError: a second list; a key or signature that is wrong, twice there, or not of a node that is
-                pinned.
+            ProtocolError: a second list; a key or signature that is wrong, repeated, or not from a pinned node.
         """
         if self._listed:
             raise ProtocolError("this node has taken in a list of keys in this session: another takes a new session")
@@ -130,11 +130,11 @@ class Session(Hidden):
         return self._identity.sign(protocol.echo_text(self._transcript))
 
     def confirm(self, members: Sequence[int], echoes: Sequence[bytes]) -> None:
-        """Check that these nodes have the same list; only with them does this one add up.
+        """Check that these nodes have the same list; this node adds up only with them.
 
         Raises:
-            ProtocolError: one of them has another list, and is named; there is no list yet, or these are not places in
-                it with an echo for each.
+            ProtocolError: a member has another list, and is named; there is no list yet; or `members` are not places in
+                the list with an echo for each.
         """
         own, names = self.number, self._names
         protocol.check_places(members, range(len(names)), own, "members")
@@ -146,19 +146,19 @@ class Session(Hidden):
 
     # ------------------------------------------------------------------------------------------------ a sum
     def check(self, tag: Tag, members: Sequence[int]) -> None:
-        """Raise `ProtocolError` for a sum that was answered or begun before, or members too few or not confirmed."""
+        """Raise `ProtocolError` for a sum that was answered or begun before, or for too few or unconfirmed members."""
         self._check_new(tag)
         protocol.check_places(members, self._confirmed, self.number, f"{tag}: members")
         check_count(len(members), LEAST, tag)
 
     def work(self, tag: Tag, asked: bytes) -> None:
-        """Take in that work is begun for a sum, whether or not it comes to one.
+        """Record that work is begun for a sum, whether or not the sum is completed.
 
-        Work that fails is told to the server, without a sum and its masks. So there is not much of it: else the server
-        could read a node's values by asking for ever other work and seeing when it fails.
+        The server learns of failed work without a sum and its masks. So the number of works is limited: otherwise the
+        server could read a node's values by requesting ever different work and seeing when it fails.
 
         Raises:
-            ProtocolError: too much other work was begun for the step, or this is an earlier one.
+            ProtocolError: too much other work was begun for the step, or the step is an earlier one.
         """
         step, begun = self._tried.get((tag.run, tag.kind), (-1, set()))
         if tag.step < step:
@@ -169,10 +169,10 @@ class Session(Hidden):
         self._tried[tag.run, tag.kind] = tag.step, begun | {asked}
 
     def receiver(self, seed: int, turn: int, name: str, members: Sequence[int]) -> int:
-        """Return the place of the node that is to open a sum, as all of its members draw it.
+        """Return the place of the node that is to open a sum, which all members draw alike.
 
         Raises:
-            ProtocolError: this turn draws another one of them, or comes before one that was.
+            ProtocolError: this turn draws another node, or comes before an earlier turn.
         """
         before = self._turn or (seed, 0)
         if seed != before[0] or turn < before[1]:
@@ -190,14 +190,14 @@ class Session(Hidden):
     def begin(
         self, tag: Tag, members: Sequence[int], words: Words, work: bytes = b"", errand: Errand | None = None
     ) -> Offer:
-        """Begin a sum with the node's vector; what another one left behind is forgotten.
+        """Begin a sum with the node's vector; the state of an earlier sum is forgotten.
 
         Args:
             tag: of the sum.
-            members: whom it is begun with.
+            members: nodes with which the sum is begun.
             words: the vector.
-            work: digest of what the node was asked; only nodes with the same can add up.
-            errand: what one of the nodes does with the sum, if it is not for the server.
+            work: digest of the request; only nodes with the same digest can add up.
+            errand: use of the sum by one of the nodes, if the sum is not for the server.
 
         Raises:
             ProtocolError: see `check`.
@@ -223,18 +223,18 @@ class Session(Hidden):
         self._exchange = Exchange(tag, members, context, bound, links, words, mask, {own: of_member[own]}, errand)
         return Offer(sealed, box, protocol.commitment(context, mask), digests, proof)
 
-    def dealt(self, tag: Tag, participants: Sequence[int], told: Mapping[int, bytes]) -> list[bytes]:
-        """Take in the shares that the others dealt; returns the receipt for those of each other one, in order.
+    def dealt(self, tag: Tag, participants: Sequence[int], messages: Mapping[int, bytes]) -> list[bytes]:
+        """Accept the shares that the others dealt; returns the receipts for the shares of each other node, in order.
 
-        Of a message that is not its sender's there is no receipt, but zeros: the server knows whose shares are missing.
+        Zeros stand for the receipt of a message that is not its sender's: the server knows whose shares are missing.
 
         Args:
-            tag: of the sum that was begun.
+            tag: tag of the sum that was begun.
             participants: members whose offers arrived.
-            told: what is passed on of each other one, see `fne.secure.conflicts.passed_on`.
+            messages: message passed on about each other node, see `fne.secure.conflicts.passed_on`.
 
         Raises:
-            ProtocolError: not the sum that was begun, or taken in before; too few participants.
+            ProtocolError: not the sum that was begun; shares accepted before; or too few participants.
         """
         exchange, own = self._at(tag, BEGUN), self.number
         protocol.check_places(participants, exchange.members, own, "participants")
@@ -246,7 +246,7 @@ class Session(Hidden):
         for other in participants:
             if other == own:
                 continue
-            text, sender = told[other], self._names[other]
+            text, sender = messages[other], self._names[other]
             bound_to = protocol.seal_text(exchange.bound, sender, self.name)
             try:
                 plain = keys.unseal(exchange.links[other].into, text[:SEALED_BYTES], bound_to, sender)
@@ -263,12 +263,12 @@ class Session(Hidden):
         """Return the node's vector under its masks.
 
         Args:
-            tag: of the sum whose shares were taken in.
-            participants: those of before who stay in the sum.
+            tag: tag of the sum whose shares were accepted.
+            participants: participants that stay in the sum.
 
         Raises:
-            ProtocolError: not that sum, or masked before; too few participants; or this node opens the sum, or has no
-                key of the checks.
+            ProtocolError: not that sum; masked before; too few participants; or this node opens the sum, or has no key
+                of the checks.
         """
         exchange = self._goes_on(tag, participants, opens=False)
         words = exchange.words
@@ -279,7 +279,7 @@ class Session(Hidden):
         return exchange.pairs(self.number, participants, words + own_mask)
 
     def kept(self, tag: Tag, participants: Sequence[int]) -> None:
-        """Take part in a sum that this node opens: its vector stays here. Arguments and errors are as of `masked`."""
+        """Take part in a sum that this node opens: its vector stays here. See `masked` for arguments and errors."""
         self._goes_on(tag, participants, opens=True)
 
     def _goes_on(self, tag: Tag, participants: Sequence[int], *, opens: bool) -> Exchange:
@@ -294,43 +294,43 @@ class Session(Hidden):
         return exchange
 
     def revealed(self, tag: Tag, survivors: Sequence[int]) -> list[bytes]:
-        """Return one share of each participant but a receiver: of b where it is a survivor, else of r.
+        """Return one share of each participant except a receiver: of b for a survivor, else of r.
 
-        Where there is none, because what was sealed could not be read, zeros stand. A node that does not open the sum
-        forgets all of it but the keys of its masks.
+        Zeros stand for a share that is missing because the sealed message could not be read. A node that does not open
+        the sum forgets all of it except the keys of its masks.
 
         Args:
-            tag: of the sum that was masked.
+            tag: tag of the sum that was masked.
             survivors: participants whose vectors arrived, and a receiver.
 
         Raises:
-            ProtocolError: not that sum, or answered before; too few survivors, or the receiver is not among them.
+            ProtocolError: not that sum; answered before; too few survivors; or the receiver is not among them.
         """
         exchange = self._at(tag, MASKED)
         protocol.check_places(survivors, exchange.participants, self.number, "survivors")
         check_count(len(survivors), enough(len(exchange.members)), tag)
         check_receiver(exchange.receiver, survivors, tag, "survivors")
-        there = set(survivors)
+        surviving = set(survivors)
         exchange.survivors, exchange.stage = tuple(survivors), TOLD
-        told = [other for other in exchange.participants if other != exchange.receiver]
+        others = [other for other in exchange.participants if other != exchange.receiver]
         nothing = (bytes(shares.SHARE_BYTES),) * 2
-        answer = [exchange.shares.get(other, nothing)[0 if other in there else 1] for other in told]
+        answer = [exchange.shares.get(other, nothing)[0 if other in surviving else 1] for other in others]
         if exchange.receiver != self.number:
             exchange.forget()
         return answer
 
     def rest(self, tag: Tag, gone: Sequence[int]) -> Words:
-        """Return the masks that this node shares with some that dropped out, under masks with the other survivors.
+        """Return the masks that this node shares with nodes that dropped out, under masks with the other survivors.
 
-        The server, which adds them up, so learns of them what the keys in the boxes of those nodes would have told it.
-        The sum is over for this node then.
+        By adding them up the server learns only what the keys in the boxes of those nodes would have revealed. The sum
+        is over for this node then.
 
         Args:
-            tag: of the sum whose shares this node has told.
+            tag: tag of the sum whose shares this node has revealed.
             gone: participants that were no survivors then, in order.
 
         Raises:
-            ProtocolError: not that sum, or told before; others than those; or this node opens the sum.
+            ProtocolError: not that sum; masks sent before; other nodes than those; or this node opens the sum.
         """
         exchange, own = self._at(tag, TOLD), self.number
         if exchange.receiver == own:
@@ -346,14 +346,14 @@ class Session(Hidden):
         )
 
     def received(self, tag: Tag, total: Words) -> tuple[Words, Errand]:
-        """Return the sum of the survivors' vectors, and what was said at the offer that is to be done with it.
+        """Return the sum of the survivors' vectors, and the use of the sum that the offer named.
 
         Args:
-            tag: of the sum, whose shares this node has told.
-            total: what the server has of the others, see `fne.secure.unmask.opened`.
+            tag: tag of the sum, whose shares this node has revealed.
+            total: the server's still masked sum of the others, see `fne.secure.unmask.opened`.
 
         Raises:
-            ProtocolError: not that sum, or opened before; or the total is not what the others sent.
+            ProtocolError: not that sum; opened before; or the total is not the sum of what the others sent.
         """
         exchange = self._at(tag, TOLD)
         errand = exchange.errand
@@ -371,7 +371,7 @@ class Session(Hidden):
 
     # ------------------------------------------------------------------------------------------------ checks
     def _check_new(self, tag: Tag) -> None:
-        """Refuse a sum of a step that was answered, and an attempt that was begun."""
+        """Refuse a sum of an answered step, and an attempt that was begun before."""
         if tag.run != self.run or not self._confirmed:
             raise ProtocolError(f"this node holds no keys for {tag} of run {tag.run!r}")
         last = self._answered.get((tag.run, tag.kind), -1)
@@ -406,11 +406,11 @@ class Session(Hidden):
 
 
 BEGUN, DEALT, MASKED, TOLD = "begun", "taken in the shares of", "masked", "told its shares of"
-"""How far a node is with a sum."""
+"""Stages of a node in a sum."""
 
 
 class Link(Hidden):
-    """Keys of one sum that two nodes share: of the mask, and of what one seals for the other."""
+    """Keys of one sum that two nodes share: for the mask, and for their sealed messages."""
 
     __slots__ = ("into", "mask", "out")
 
@@ -419,9 +419,9 @@ class Link(Hidden):
 
 
 class Exchange(Hidden):
-    """A sum under way; `mask` is the node's own b, `shares` are those that it holds of b and r of participants.
+    """A sum under way; `mask` is the node's own b, `shares` are the shares that it holds of participants' b and r.
 
-    There are none of one whose message could not be read.
+    There are no shares of a participant whose message could not be read.
     """
 
     __slots__ = (
@@ -442,33 +442,33 @@ class Exchange(Hidden):
 
     @property
     def receiver(self) -> int | None:
-        """Who opens the sum, if not the server."""
+        """Place of the node that opens the sum, if not the server."""
         return None if self.errand is None else self.errand.receiver
 
     @property
     def nonce(self) -> bytes:
-        """Of all keystreams."""
+        """Nonce of all keystreams."""
         return protocol.nonce_of(self.participants)
 
     @property
     def check_key(self) -> bytes:
-        """The receiver's b, any share of which is the whole; raises `ProtocolError` where the node has none."""
+        """The receiver's b, of which every share is the whole; raises `ProtocolError` where the node has none."""
         assert self.receiver is not None
         if self.receiver not in self.shares:
             raise ProtocolError(f"{self.tag}: this node could not read what the one that opens it sealed for it")
         return shares.joined({1: self.shares[self.receiver][0]})
 
     def is_intact(self, words: Words, checks: Words) -> bool:
-        """Return whether checks are those of a total of words."""
+        """Return whether `checks` fit a total of words."""
         return np.array_equal(protocol.checks(self.check_key, self.nonce, words), checks)
 
     def forget(self) -> None:
-        """Keep of what was held for this sum no more than what masks are made of."""
+        """Forget everything about this sum except the keys of its masks."""
         self.words, self.mask = self.words[:0], b""
         self.shares = {node: pair for node, pair in self.shares.items() if node == self.receiver}
 
     def pairs(self, own: int, others: Sequence[int], total: Words, nonce: bytes = b"") -> Words:
-        """Return a total with what `own` adds of the masks that it shares with others; itself is passed over.
+        """Return a total plus the masks that `own` shares with others, signed for `own`; `own` itself is skipped.
 
         The masks are those of the vectors, or of another nonce.
         """

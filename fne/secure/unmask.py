@@ -1,4 +1,4 @@
-"""The server's half of secure sums: what remains of the added vectors once the masks are taken off."""
+"""The server's half of secure sums: it removes the masks from the sum of the vectors."""
 
 from __future__ import annotations
 
@@ -23,24 +23,25 @@ def opened(
     receiver: int | None = None,
     conflicts: Collection[Conflict] = (),
 ) -> tuple[Words, dict[int, str], list[int]]:
-    """Return the sum of the survivors' vectors; where one of them opens it, that of the others under its masks.
+    """Return the sum of the survivors' vectors; where a survivor opens the sum, that of the others under its masks.
 
-    With it comes what is wrong with a node's answers or offer, by place; and those that dropped out and have boxes that
-    their keys do not open, in order: what survivors share with these is still on the sum, see `Session.rest`.
+    The function also returns the faults of nodes' answers or offers, by place; and the nodes that dropped out and whose
+    keys do not open their boxes, in order: the masks that survivors share with these are still on the sum, see
+    `Session.rest`.
 
     Args:
-        tag: of the sum.
-        names: of all nodes, sorted; members, participants and survivors are places in it.
-        offers: of each participant.
-        members: whom the sum was begun with.
-        total: of the survivors' masked vectors, in the ring.
-        survivors: participants whose vectors are in it.
-        answers: what those who answered tell of each participant, see `Session.revealed`.
-        receiver: who opens the sum in the server's place, a survivor whose vector is not in the total.
-        conflicts: who holds no share of whom that could be known again.
+        tag: tag of the sum.
+        names: names of all nodes, sorted; members, participants and survivors are places in this list.
+        offers: offer of each participant.
+        members: nodes with which the sum was begun.
+        total: sum of the survivors' masked vectors, in the ring.
+        survivors: participants whose vectors are in the total.
+        answers: by node that answered, its shares of each participant, see `Session.revealed`.
+        receiver: node that opens the sum in the server's place, a survivor whose vector is not in the total.
+        conflicts: holders, with the dealers of which they hold no identifiable share.
 
     Raises:
-        ProtocolError: fewer answers than it takes, or shares of a node that are the ones it dealt, with both numbers.
+        ProtocolError: too few answers, or too few shares of a node that are the dealt ones; with both numbers.
     """
     needed = threshold(len(members))
     if len(answers) < needed:
@@ -49,11 +50,11 @@ def opened(
     nonce, context = protocol.nonce_of(participants), tag.context([names[i] for i in members])
     number = {node: members.index(node) + 1 for node in participants}
     binding = b"" if receiver is None else offers[receiver].commitment
-    there = set(survivors)
+    surviving = set(survivors)
     total, faults, shut = total.copy(), dict[int, str](), list[int]()
     for place, participant in enumerate(p for p in participants if p != receiver):
         offer, name = offers[participant], names[participant]
-        kind = dealing.MASK if participant in there else dealing.OPENER
+        kind = dealing.MASK if participant in surviving else dealing.OPENER
         good: dict[int, bytes] = {}
         for node in sorted(answers):
             share = answers[node][place]
@@ -69,7 +70,7 @@ def opened(
                 f"{tag}: {len(good)} nodes tell the shares that {name} dealt to them, it takes {needed}"
                 f"{''.join(f'; {names[node]} {fault}' for node, fault in list(faults.items())[:3])}"
             )
-        if participant in there:
+        if participant in surviving:
             key, fits = _joined(good, needed, number[participant], partial(_is_mask, context, offer))
             if not fits and len(good.keys() - {number[participant]}) < needed:
                 raise ProtocolError(f"{tag}: the share of its mask that {name} tells does not fit those of others")
@@ -84,17 +85,17 @@ def opened(
             continue
         box = keys.unseal(key, offer.box, context, name)
         for number_, other in enumerate(protocol.boxed(members, participant, receiver)):
-            if other in there:
+            if other in surviving:
                 mask = protocol.pair_key(box[number_ * KEY_BYTES : (number_ + 1) * KEY_BYTES], binding)
                 total -= protocol.pair_mask(other, participant, mask, nonce, len(total))
     return total, faults, shut
 
 
 def _joined(good: Mapping[int, bytes], needed: int, dealer: int, fits: Callable[[bytes], bool]) -> tuple[bytes, bool]:
-    """Return the key of which these are shares, and whether it fits what its dealer has published besides.
+    """Return the key of these shares, and whether the key fits what its dealer has published.
 
-    The dealer's own share is the only one for which nobody else gave a receipt. So where the key does not fit it is
-    made anew without that one, if others are enough; that they lie on one polynomial is proven.
+    The dealer's own share is the only one without a receipt from another node. So where the key does not fit, it is
+    computed again without that share, if the others are enough; they are proven to lie on one polynomial.
     """
     key = shares.joined(dict(list(good.items())[:needed]))
     others = [(number, share) for number, share in good.items() if number != dealer]

@@ -27,21 +27,21 @@ def presence(run: str = "run", **changed: Any) -> Availability:
 
 def test_nobody_is_away_where_that_is_not_asked_for() -> None:
     always = presence(away=0.0)
-    assert all(always.there(step) == set(NODES) and always.listed(step) == NODES for step in range(20))
+    assert all(always.available(step) == set(NODES) and always.listed(step) == NODES for step in range(20))
 
 
 @pytest.mark.parametrize("away", [0.1, 0.3, 0.7])
 def test_nodes_are_away_for_their_share_of_the_time(away: float) -> None:
     steps = 4000
     some = presence(away=away)
-    absent = sum(len(NODES) - len(some.there(step)) for step in range(steps)) / (steps * len(NODES))
+    absent = sum(len(NODES) - len(some.available(step)) for step in range(steps)) / (steps * len(NODES))
     # 8,000 stretches: a standard deviation of at most 0.0056
     assert absent == pytest.approx(away, abs=0.025)
 
 
 def test_a_node_stays_as_it_is_for_whole_stretches_that_begin_at_different_steps() -> None:
     some = presence(stretch=6)
-    changes = {name: [s for s in range(1, 300) if (name in some.there(s)) != (name in some.there(s - 1))]
+    changes = {name: [s for s in range(1, 300) if (name in some.available(s)) != (name in some.available(s - 1))]
                for name in NODES}  # fmt: skip
     residues = {name: {step % 6 for step in steps} for name, steps in changes.items()}
     assert all(len(of_node) == 1 for of_node in residues.values())
@@ -52,23 +52,23 @@ def test_one_that_leaves_is_listed_once_more_and_one_that_comes_at_once() -> Non
     some = presence()
     assert some.listed(0) == NODES
     for step in range(1, 200):
-        now, before = some.there(step), some.there(step - 1)
+        now, before = some.available(step), some.available(step - 1)
         assert set(some.listed(step)) == now | before
         assert list(some.listed(step)) == sorted(some.listed(step))
-    assert any(some.there(step - 1) - some.there(step) for step in range(1, 200))
+    assert any(some.available(step - 1) - some.available(step) for step in range(1, 200))
 
 
 def test_so_many_are_always_there() -> None:
     scarce = presence(away=0.95, least=3)
-    sizes = {len(scarce.there(step)) for step in range(300)}
+    sizes = {len(scarce.available(step)) for step in range(300)}
     assert min(sizes) == 3
 
 
 def test_it_is_the_same_at_any_time_and_another_for_another_run() -> None:
-    forward = [presence().there(step) for step in range(50)]
-    backward = [presence().there(step) for step in reversed(range(50))]
+    forward = [presence().available(step) for step in range(50)]
+    backward = [presence().available(step) for step in reversed(range(50))]
     assert forward == backward[::-1]
-    assert forward != [presence("other").there(step) for step in range(50)]
+    assert forward != [presence("other").available(step) for step in range(50)]
 
 
 def config(**changed: Any) -> dict[str, Any]:
@@ -90,7 +90,7 @@ def test_the_engine_has_no_answer_of_one_that_has_left() -> None:
         assert request.header == Header(0, step)
         assert isinstance(request, Request)
         round_ = engine.send(request)
-        gone = set(listed) - there.there(step)
+        gone = set(listed) - there.available(step)
         assert {failure.node: failure.reason for failure in round_.failures} == dict.fromkeys(gone, "the node has left")
         assert set(round_.per_node) == set(listed) - gone
         assert set(round_.traffic.encoded_down) == set(listed)  # it was sent all the same
