@@ -28,9 +28,9 @@ Dominated points are left out by conditions, not by comparing samples, which let
   than 1e-6.
 
 Readings: DTLZ5 and 6 have the curve (all angles except the first are pi/4) for every M, as their authors give it.
-Non-dominated points with g > 0 exist for M > 3; as in the literature they are no part of the front. WFG3 has, for M > 2,
-a line and a part that is not degenerate, which its authors overlooked (Ishibuchi, Masuda, Nojima, 2016); both belong to
-the front here.
+Non-dominated points with g > 0 exist for M > 3; as in the literature they are no part of the front. WFG3 has,
+for M > 2, a line and a part that is not degenerate, which its authors overlooked (Ishibuchi, Masuda, Nojima, 2016);
+both belong to the front here.
 """
 
 from __future__ import annotations

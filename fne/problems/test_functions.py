@@ -10,8 +10,9 @@ flatters every method that is drawn to the centre. Two settings therefore move t
 - `rotate`: the axes are rotated about the optimum by an orthogonal matrix drawn uniformly (Haar).
 
 Each run has its own shift and rotation, drawn from its seed. Both apply to Rosenbrock as to the others: its optimum
-(1, .., 1) is moved to that place, and the axes are rotated about it. With neither setting, each function is exactly that of
-the textbook. With a setting, points may have arguments outside the function's bounds; the formula simply holds there.
+(1, .., 1) is moved to that place, and the axes are rotated about it. With neither setting, each function is exactly
+that of the textbook. With a setting, points may have arguments outside the function's bounds; the formula simply holds
+there.
 """
 
 from __future__ import annotations
