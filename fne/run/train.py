@@ -79,7 +79,7 @@ def train(
     Args:
         config: a file, a bundled name or a mapping; `None` with `resume`: the run's own config.
         overrides: `key=value` settings, such as `strategy.rounds=50`.
-        out: run folder; default `runs/NAME-sSEED`, for a fold `runs/NAME-sSEED-fFOLD`, with a number if it exists.
+        out: run folder; default `runs/NAME-sSEED`, for a fold `runs/NAME-sSEED-fFOLD`, numbered if it exists.
         resume: folder of a run to resume, bit for bit; a run that ended at `watch.target` goes on to a higher target.
         stop_after: end after this step with a checkpoint; the horizon stays.
         quiet: show no progress bar.
