@@ -88,12 +88,14 @@ class SearchRun:
         view = self.view
         assert view is not None, "a run is begun before it is finished"
         section = self.config.problem
-        told = {key: value for key, value in section.settings.items() if key in _SPLIT and value}
-        told |= {key: value for key, value in (("noise", section.noise), ("infeasible", section.infeasible)) if value}
+        variant = {key: value for key, value in section.settings.items() if key in _SPLIT and value}
+        variant |= {
+            key: value for key, value in (("noise", section.noise), ("infeasible", section.infeasible)) if value
+        }
         yielded = _point(self, view, folder) if isinstance(view, SimulationView) else _front(self, view, folder)
         return {
             "dataset": section.name,
-            "split": ", ".join(f"{key} {value}" for key, value in told.items()) or None,
+            "split": ", ".join(f"{key} {value}" for key, value in variant.items()) or None,
             "optimum": self.problem.optimum,
             **yielded,
         }

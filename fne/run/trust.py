@@ -43,8 +43,8 @@ def mark(folder: Path, tree: Mapping[str, Any]) -> None:
     if not code:
         return
     with contextlib.suppress(OSError):
-        told = {"code": code, "files": _digests(code)}
-        write_atomically(folder / MARK, json.dumps(told | {"mark": _keyed(_secret(make=True), told)}).encode())
+        content = {"code": code, "files": _digests(code)}
+        write_atomically(folder / MARK, json.dumps(content | {"mark": _keyed(_secret(make=True), content)}).encode())
 
 
 def check_own(folder: Path, tree: Mapping[str, Any], given: Mapping[str, Any] | None = None) -> None:

@@ -112,11 +112,11 @@ class Finals:
         """Keep the distinct points that owners propose, in the order of the nodes."""
         self._declined = sum(failure.status is Status.DECLINED for failure in round_.failures)
         name = "point" if self._kind == "point" else "points"
-        told = [reply.payload[name].double() for reply in round_.replies]
-        if not told:
+        proposals = [reply.payload[name].double() for reply in round_.replies]
+        if not proposals:
             self.over = True
             return declined(round_, before)
-        together = torch.cat([points.unsqueeze(1) if points.dim() == 2 else points for points in told], dim=1)
+        together = torch.cat([points.unsqueeze(1) if points.dim() == 2 else points for points in proposals], dim=1)
         self._points = _stacked([points[_different(points)] for points in together])
         self.over = self._points.shape[1] == 0
         return before

@@ -263,7 +263,7 @@ class FrontSearch:
         """Make the global network from the sums.
 
         Raises:
-            RunError: nobody could measure anything, or the networks are not finite.
+            RunError: no node could measure any point, or the networks are non-finite.
         """
         (total,) = round_.replies
         samples = total.payload["samples"].double()
@@ -310,8 +310,8 @@ class FrontSearch:
 
     def _led(self, round_: Round) -> Tensor | None:
         """Return each run's row in the chosen nodes' concatenated answers, or `None` where an answer is missing."""
-        told = torch.cat([self._chosen.get(reply.node, _NONE) for reply in round_.replies] or [_NONE])
-        return told.argsort() if len(told) == self._runs else None
+        runs = torch.cat([self._chosen.get(reply.node, _NONE) for reply in round_.replies] or [_NONE])
+        return runs.argsort() if len(runs) == self._runs else None
 
     def _lose(self, round_: Round) -> None:
         """Leave the failed nodes out for the rest of the round, and draw another chosen node."""

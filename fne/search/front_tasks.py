@@ -56,7 +56,7 @@ _SCALE = "scale the objectives; unprotected, strategy.arithmetic = float has no 
 def fit_payload(request: Request, node: str) -> Payload:
     """Return the payload of `front_fit`: samples, and the terms of the global network."""
     runs, _, variables = request.common["points"].shape
-    told = {"samples": Entry("int", (runs,), least=0)}
+    entries = {"samples": Entry("int", (runs,), least=0)}
     if request.options["surrogate"] == "network":
         kind: Kind = "int" if request.options["arithmetic"] == "fixed" else "float"
         objectives, centres = request.common["weights"].shape[1:]
@@ -64,8 +64,8 @@ def fit_payload(request: Request, node: str) -> Payload:
             "centres": (runs, centres, variables), "widths": (runs, centres),
             "weights": (runs, objectives, centres), "bias": (runs, objectives),
         }  # fmt: skip
-        told |= {name: Entry(kind, size, finite="usual") for name, size in sizes.items()}
-    return told
+        entries |= {name: Entry(kind, size, finite="usual") for name, size in sizes.items()}
+    return entries
 
 
 @register("task", "front_fit", payload=fit_payload)
@@ -97,7 +97,7 @@ def fit_task(
         if arithmetic == "fixed":
             _check_range(values, parties)
         samples = _spread(valid.sum(dim=1), runs, count)
-        told = {"samples": samples.sign() if surrogate == "cubic" else samples}
+        answer = {"samples": samples.sign() if surrogate == "cubic" else samples}
         if surrogate == "cubic":
             made = cubic.fit(points, values.nan_to_num(), valid)
             model = {name: getattr(made, name) for name in _MODEL["cubic"]}
@@ -111,10 +111,10 @@ def fit_task(
             model = {name: getattr(net, name) for name in _MODEL["network"]}
             for name, value in model.items():
                 weighted = samples[runs].view(-1, *[1] * (value.dim() - 1)) * value
-                told[name] = _added(_spread(weighted, runs, count), name, parties, arithmetic, "lower strategy.lr")
+                answer[name] = _added(_spread(weighted, runs, count), name, parties, arithmetic, "lower strategy.lr")
         node.memory.update({f"model.{name}": _spread(value, runs, count) for name, value in model.items()})
         node.memory[SAMPLES] = samples
-        yield told
+        yield answer
 
 
 def predict_payload(request: Request, node: str) -> Payload:

@@ -42,15 +42,15 @@ def check_release(node: Node) -> None:
 # ------------------------------------------------------------------------------------------------ nodes
 def release_payload(request: Request, node: str) -> Payload:
     """Return the payload of `release`: a point of each run, and its value if that is wanted."""
-    told = {"point": Entry("float", ("runs", "variables"), *CUBE, nan=True)}
-    return told | ({"value": Entry("float", ("runs",))} if request.options.get("values", True) else {})
+    entries = {"point": Entry("float", ("runs", "variables"), *CUBE, nan=True)}
+    return entries | ({"value": Entry("float", ("runs",))} if request.options.get("values", True) else {})
 
 
 def release_front_payload(request: Request, node: str) -> Payload:
     """Return the payload of `release_front`: points of each run, and their values if those are wanted."""
-    told = {"points": Entry("float", ("runs", "points", "variables"), *CUBE, nan=True)}
+    entries = {"points": Entry("float", ("runs", "points", "variables"), *CUBE, nan=True)}
     values = {"values": Entry("float", ("runs", "points", "objectives"))}
-    return told | (values if request.options.get("values", True) else {})
+    return entries | (values if request.options.get("values", True) else {})
 
 
 @register("task", "release", payload=release_payload, declines=True)
@@ -68,13 +68,13 @@ def release_task(
     """
     for node in nodes:
         check_release(node)
-        found = node.memory[MEASURED][..., 0]
-        best = torch.where(found.isfinite(), found, torch.inf).argmin(dim=1)
+        measured = node.memory[MEASURED][..., 0]
+        best = torch.where(measured.isfinite(), measured, torch.inf).argmin(dim=1)
         rows = torch.arange(len(best))
-        point, value = node.memory[POINTS][rows, best], found[rows, best]
-        told = {"point": point.where(value.isfinite().unsqueeze(1), torch.nan)}
-        publish(node, told["point"].unsqueeze(1))
-        yield {**told, "value": value} if values else told
+        point, value = node.memory[POINTS][rows, best], measured[rows, best]
+        answer = {"point": point.where(value.isfinite().unsqueeze(1), torch.nan)}
+        publish(node, answer["point"].unsqueeze(1))
+        yield {**answer, "value": value} if values else answer
 
 
 @register("task", "release_front", payload=release_front_payload, declines=True)

@@ -171,7 +171,7 @@ class SurrogateRounds:
         """Average the networks of the replies and, if wanted, find the points to be measured next.
 
         Raises:
-            RunError: the networks are not finite, or nobody could measure any point in a run.
+            RunError: the networks are non-finite, or no node could measure any point in a run.
         """
         if step and not self._distinct:
             self.asked = torch.cat([self.asked, self._points], dim=1)

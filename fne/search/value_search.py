@@ -91,12 +91,12 @@ def value_request(
 
 
 def values_of(round_: Round) -> Tensor:
-    """Return the means of what nodes measured of one objective, `[B, n]`, NaN where nobody could."""
+    """Return the means of the nodes' values of one objective, `[B, n]`, NaN where no node could measure."""
     return means_of(round_)[0][..., 0]
 
 
 def means_of(round_: Round, arithmetic: Arithmetic = "float") -> tuple[Tensor, Tensor]:
-    """Return means `[B, n, M]` of what nodes measured, NaN where nobody could, and how many nodes did, `[B, n]`."""
+    """Return means `[B, n, M]` of the nodes' values, NaN where no node could measure, and counts of nodes `[B, n]`."""
     (total,) = round_.replies
     value, count = total.payload["value"], total.payload["count"]
     if arithmetic == "fixed":

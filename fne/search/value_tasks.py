@@ -73,12 +73,12 @@ def surrogate_payload(request: Request, node: str) -> Payload:
     """Return the payload of `surrogate`: the networks of the runs for which one is wanted."""
     own, points = request.addressed(node), request.common["points"]
     runs = len(own.get("fit", own.get("runs", points)))
-    told = {"samples": Entry("int", (runs,), least=0)}
+    entries = {"samples": Entry("int", (runs,), least=0)}
     if runs:
         size = runs, int(request.options["centres"])
         sizes = {"widths": size, "weights": size, "bias": (runs,), "centres": (*size, points.shape[-1])}
-        told |= {name: Entry("float", size, finite="usual") for name, size in sizes.items()}
-    return told
+        entries |= {name: Entry("float", size, finite="usual") for name, size in sizes.items()}
+    return entries
 
 
 @register("task", "surrogate", payload=surrogate_payload)
@@ -103,10 +103,10 @@ def surrogate_task(
         yield from ({"samples": torch.zeros(0, dtype=torch.int64)} for _ in nodes)
         return
     network, counts = _networks(worker, nodes, request, wanted, training)
-    told = {name: getattr(network, name).float().cpu() for name in ("centres", "widths", "weights", "bias")}
-    told["samples"] = counts
+    answers = {name: getattr(network, name).float().cpu() for name in ("centres", "widths", "weights", "bias")}
+    answers["samples"] = counts
     for rows in torch.arange(sum(sizes)).tensor_split(torch.tensor(sizes).cumsum(0)[:-1]):
-        yield {name: values[rows] for name, values in told.items() if len(rows) or name == "samples"}
+        yield {name: values[rows] for name, values in answers.items() if len(rows) or name == "samples"}
 
 
 def _recalled(node: Node, runs: Tensor, points: Tensor) -> Tensor:
