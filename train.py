@@ -10,11 +10,11 @@ from fne.cli.main import main
 
 COMMANDS = {"train", "compare", "report", "list", "show", "data"}
 VALUED = {"--out", "--seeds", "--folds", "--resume", "--stop-after"}
-"""Options of `train` and `compare` that take the next word."""
+"""Options of `train` and `compare` that have a value."""
 
 
 def with_command(arguments: Sequence[str]) -> list[str]:
-    """Put `train` before a config (or a run to resume), `compare` where there is none, nothing before a command."""
+    """Return the arguments with `train` before a config (or a run to resume), or `compare` where there is neither."""
     words = [
         word for before, word in pairwise(["", *arguments])
         if not word.startswith("-") and "=" not in word and before not in VALUED

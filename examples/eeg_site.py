@@ -1,4 +1,4 @@
-"""A data set for `tune_fedavg.py`: the part of UCI's EEG study that one of several sites has."""
+"""Data set plugin of `tune_fedavg.py`: one site's part of UCI's EEG study."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from fne.core.errors import SettingError
 def of_site(
     *,
     seed: int,
-    site: Annotated[int, Key("whose subjects", ge=0)],
-    sites: Annotated[int, Key("how many share the subjects", ge=1)] = 3,
+    site: Annotated[int, Key("number of the site", ge=0)],
+    sites: Annotated[int, Key("number of sites that share the subjects", ge=1)] = 3,
 ) -> Dataset:
     """Recordings of UCI's EEG study of every `sites`-th subject, from number `site`; trials are split."""
     whole: Dataset = registry.load("data", "eeg_uci")(seed=seed, split="trial")

@@ -1,4 +1,4 @@
-"""Train on the toy data from Python, load the model of the run, predict. Takes seconds, needs no download.
+"""The Python API: train on the toy data, load the model of the run, predict. It takes seconds and downloads nothing.
 
 python examples/python_api.py
 """

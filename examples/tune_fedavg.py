@@ -1,10 +1,11 @@
-"""Hospitals tune FedAvg together: its learning rate and local epochs, by FDD-EA, each on recordings of its own.
+"""Joint tuning of FedAvg by hospitals: FDD-EA finds learning rate and local epochs, each site on its own recordings.
 
 python examples/tune_fedavg.py                  # two sites of toy data, seconds
 python examples/tune_fedavg.py --eeg --to runs  # three sites of UCI's EEG recordings, minutes
 
-A point is a pair (learning rate, local epochs). Each site measures it by training with FedAvg among its own subjects
-and answers, inside FDD-EA, with a small network; no site tells another, or the server, what it found before the end.
+A point is a pair (learning rate, local epochs). Each site measures a point by training with FedAvg among its own
+subjects and answers, inside FDD-EA, with a small network; before the end no site shows its values to another site or to
+the server.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def _loss(config: dict[str, Any]) -> float:
 
 
 def trained(config: dict[str, Any]) -> dict[str, Any]:
-    """Return the summary of a training, of which nothing else is kept."""
+    """Return the summary of a training; nothing else of the run is kept."""
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore", DataWarning)  # a split by trials has the same subjects on both sides
         return fne.train(config, out=Path(folder) / "run")
@@ -71,7 +72,7 @@ def search_config(eeg: bool, rounds: int, seed: int) -> dict[str, Any]:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Search, then train each site with what was found and with those of the config `fedavg_eeg`, and compare."""
+    """Search, then compare trainings at each site with the tuned values and with those of the config `fedavg_eeg`."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--eeg", action="store_true", help="UCI's recordings, three sites; minutes")
     parser.add_argument("--rounds", type=int, default=3, help="queries of the search (default 3)")
@@ -88,7 +89,7 @@ def main(arguments: list[str] | None = None) -> None:
             f"seed {seed}: lr {best['lr']:.4g}, {best['epochs']} local epochs after {found['evaluations']} evaluations"
         )
         for title, lr, epochs in (("tuned", best["lr"], best["epochs"]), ("lr 0.03, 1 epoch", 0.03, 1)):
-            # of another seed than those that were measured
+            # other seeds than in the search
             runs = [trained(fedavg_config(site, sites, given.eeg, lr, epochs, 50 + seed)) for site in range(sites)]
             loss = sum(run["loss_last"] for run in runs) / sites
             accuracy = sum(run["accuracy_test"] for run in runs) / sites

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    """Import on first use: `import fne` and the command's `--help` cost no torch (2 s)."""
+    """Import on first use, so that `import fne` and the command's `--help` do not import torch (2 s)."""
     if name in {"train", "load_model"}:
         from fne.run import train as training
 

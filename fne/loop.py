@@ -1,4 +1,4 @@
-"""The one loop: ask for work, let the nodes do it, tell the strategy what they answered."""
+"""The main loop of all methods: the strategy asks, the nodes compute, the strategy takes in their answers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,13 @@ if TYPE_CHECKING:
 
 
 def run(strategy: Strategy, engine: Engine, *, callbacks: Sequence[Callback] = ()) -> Result:
-    """Run a strategy on an engine until it is done or a callback says stop (after all of them were called)."""
+    """Run a strategy on an engine until the strategy is done or a callback stops the run; return the result.
+
+    Args:
+        strategy: the server half of the method.
+        engine: the engine of the nodes.
+        callbacks: called in order after each step; the loop ends after a step in which any of them returns true.
+    """
     while not strategy.done:
         start = time.perf_counter()
         nodes = engine.nodes
@@ -27,10 +33,10 @@ def run(strategy: Strategy, engine: Engine, *, callbacks: Sequence[Callback] = (
 
 
 def _observe(metrics: Metrics, strategy: Strategy, nodes: int, round_: Round, seconds: float) -> None:
-    """Add what the loop knows to the strategy's metrics; bytes of the step as totals over its nodes and maxima."""
+    """Add step, failures, bytes and seconds to the strategy's metrics; bytes as totals over the nodes and maxima."""
     traffic = round_.traffic
     metrics["step"], metrics["_nodes"] = strategy.step, nodes
-    found = metrics.setdefault("_failed", {})  # what only the strategy could see
+    found = metrics.setdefault("_failed", {})  # failures that only the strategy could see
     metrics["failures"] = {failure.node: failure.reason for failure in round_.failures} | found
     for name, sizes in (
         ("bytes_down", traffic.encoded_down),

@@ -1,4 +1,4 @@
-"""A search in a notebook: ask for a point, measure it by whatever means, tell what came out.
+"""Ask-and-tell optimizer for notebooks: ask for a point, measure it by any means, tell its value.
 
     optimizer = fne.Optimizer({"lr": (1e-4, 1.0), "epochs": (1, 5)}, log=["lr"], integer=["epochs"])
     while not optimizer.done:
@@ -6,7 +6,7 @@
         optimizer.tell(x, measure(**x))
     print(optimizer.best)
 
-It runs the same strategies, node tasks and messages as `fne train`, with nodes in this process.
+The optimizer runs the same strategies, node tasks and messages as `fne train`, with nodes in this process.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from fne.run.search_run import worker_of
 
 Point = dict[str, float | int] | NDArray[np.float64]
 _TOLERANCE = 1e-9
-"""How far, in the cube, a told point may be from the one that was asked."""
+"""Largest distance, in the cube, between a point given to `tell` and the point that `ask` returned."""
 
 
 @dataclass
 class _Pending:
-    """A point of the cube `[d]` that some nodes are to measure, and which of them have told."""
+    """A point of the cube `[d]` that some nodes are to measure, and the nodes whose values are known."""
 
     point: Tensor
     nodes: tuple[str, ...]
@@ -49,24 +49,24 @@ class _Pending:
 
     @property
     def waiting(self) -> tuple[str, ...]:
-        """Nodes that have not told yet."""
+        """Nodes whose values are still missing."""
         return tuple(node for node in self.nodes if node not in self.told)
 
 
 class Optimizer:
-    """Minimise an expensive function that somebody else evaluates.
+    """Minimise an expensive function that the caller evaluates.
 
     Args:
         bounds: `{name: (low, high)}`, and points are dicts; or a list of pairs, and points are arrays.
         strategy: registered name of a search strategy, such as `fdd_ea`, `fdd_ea_plus`, `gp_lcb`.
-        nodes: how many owners of data there are; each may tell a value of its own.
-        seed: of everything that is drawn.
-        integer, log: names (or, with a list of bounds, indices) of variables that are whole numbers, and of those whose
-            logarithm is even.
-        settings: of the strategy, as in a config's `strategy` section.
+        nodes: number of owners of data; each may have a value of its own.
+        seed: seed of all random draws.
+        integer, log: names (or, with a list of bounds, indices) of the variables that are whole numbers, and of the
+            variables that are searched by their logarithm.
+        settings: settings of the strategy, as in a config's `strategy` section.
 
     Raises:
-        FneError: bounds, names or settings that cannot be; the text names them.
+        FneError: bounds, names or settings are impossible; the text names them.
     """
 
     def __init__(
@@ -105,19 +105,19 @@ class Optimizer:
 
     @property
     def done(self) -> bool:
-        """Whether the strategy's budget is spent; tells the nodes' best to the strategy if that is what is left."""
+        """Whether the strategy's budget is spent; first runs all steps that need no further measurement."""
         self._advance()
         return self._strategy.done
 
     @property
     def waiting(self) -> dict[str, list[Point]]:
-        """The points that were not told yet, by node."""
+        """The points whose values are still missing, by node."""
         self._advance()
         names = sorted({node for pending in self._pending for node in pending.waiting})
         return {n: [self._given(p.point) for p in self._pending if n in p.waiting] for n in names}
 
     def ask(self) -> Point:
-        """Return the next point to be measured; asked again before it is told, the same.
+        """Return the next point to measure; until `tell` has its value, the same point again.
 
         Raises:
             FneError: the budget is spent.
@@ -129,15 +129,15 @@ class Optimizer:
         return self._given(next(p.point for p in self._pending if p.waiting))
 
     def tell(self, x: Point, y: float | Mapping[str, float]) -> None:
-        """Take in what was measured at a point that was asked for.
+        """Take in the value of a point that `ask` returned.
 
         Args:
-            x: the point, as `ask` or `waiting` gave it.
-            y: a number, the same for all nodes that have not told yet, or one for each of some by name; smaller is
-                better. One that is not finite says that the node could not measure it.
+            x: the point, as `ask` or `waiting` returned it.
+            y: a number for all nodes whose values are missing, or numbers by node name; smaller is better. A non-finite
+                number means that the node could not measure the point.
 
         Raises:
-            FneError: `x` was not asked or was told before, or `y` is no number.
+            FneError: `x` was not asked for or has its value already, or `y` is no number.
         """
         self._advance()
         cube = self._space.to_cube(self._tensor(x))
@@ -159,12 +159,12 @@ class Optimizer:
 
     @property
     def best(self) -> tuple[Point, float]:
-        """The best point and its value: by the strategy's result once the budget is spent, before by what was told.
+        """The best point and its value: the strategy's result once the budget is spent, before that the best so far.
 
-        Of a point that several nodes have told the value is the mean of theirs.
+        The value of a point with values of several nodes is their mean.
 
         Raises:
-            FneError: nothing finite was told yet.
+            FneError: no finite value is known yet.
         """
         result = self._strategy.result()
         if self._strategy.done and result.values is not None and bool(result.values.isfinite().all()):
@@ -180,7 +180,7 @@ class Optimizer:
 
     # -------------------------------------------------------------------------------------------- inside
     def _advance(self) -> None:
-        """Do what can be done without another measurement: send what is complete, ask for more."""
+        """Run all steps that need no further measurement: send complete requests, and ask the strategy for more."""
         while not self._strategy.done:
             if self._request is None:
                 self._request = self._strategy.ask(self._engine.nodes)
@@ -192,7 +192,7 @@ class Optimizer:
             self._request, self._pending = None, []
 
     def _told(self, points: Tensor, seeds: Tensor, nodes: Sequence[str]) -> Tensor:
-        """Return what was told of points `[L, n, d]`, `[L, n, 1]`: how this process's nodes measure."""
+        """Return the known values `[L, n, 1]` of points `[L, n, d]`; the nodes in this process measure by it."""
         rows = [
             [self._values.get((node, _key(point)), math.nan) for point in row]
             for row, node in zip(points, nodes, strict=True)
@@ -219,7 +219,7 @@ class Optimizer:
 
 
 def _space(bounds: Any, integer: Any, log: Any) -> Space:
-    """Return the space of bounds by name or in a list, and of names or places in it."""
+    """Return the space of bounds by name or in a list; `integer` and `log` hold names or indices."""
     try:
         pairs = bounds.items() if isinstance(bounds, Mapping) else ((f"x{i}", pair) for i, pair in enumerate(bounds))
         by_name = {str(name): [float(low), float(high)] for name, (low, high) in pairs}
@@ -239,7 +239,7 @@ def _space(bounds: Any, integer: Any, log: Any) -> Space:
 
 
 def _points(request: Request) -> list[_Pending]:
-    """Return the points that a request lets nodes measure."""
+    """Return the points that a request asks nodes to measure."""
     if "points" not in request.common or request.options.get("recall"):
         return []
     found: dict[bytes, _Pending] = {}

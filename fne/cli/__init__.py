@@ -1,4 +1,4 @@
-"""The `fne` command: what its words mean, and what it prints.
+"""The `fne` command: its arguments and its output.
 
-What a command does stands in `run`, so that Python can call it.
+The work of each command is in `run`, so that Python can call it.
 """

@@ -1,4 +1,4 @@
-"""What the words of a command mean: configs and overrides, seeds and folds, settings of a data set."""
+"""Arguments of the commands: configs and overrides, seeds and folds, settings of a data set."""
 
 from __future__ import annotations
 
@@ -13,18 +13,24 @@ from fne.core.errors import ConfigError, FneError, SettingError, shown
 
 
 def configs_and_overrides(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the words without and those with an equals sign."""
+    """Return the words without an equals sign, and the words with one."""
     return [w for w in words if "=" not in w], [w for w in words if "=" in w]
 
 
 def as_override(difference: str) -> str:
-    """Return `key=old` of a line `key: old -> new` of `config.difference`."""
+    """Return `key=old` for a line `key: old -> new` of `fne.config.load.difference`."""
     key, _, values = difference.partition(": ")
     return f"{key}={values.partition(' -> ')[0]}"
 
 
 def each_run(seeds: str, folds: str, overrides: Sequence[str]) -> list[list[str]]:
-    """Return the overrides of each run: every one of `--seeds` with every one of `--folds`, where they are given."""
+    """Return the overrides of each run: each of `--seeds` with each of `--folds`, where these are given.
+
+    Args:
+        seeds: value of `--seeds`, such as `0-4` or `0,3,7`; empty: not given.
+        folds: value of `--folds`, in the same form.
+        overrides: overrides of all runs.
+    """
     by_seed = [[f"seed={seed}"] for seed in _numbers("--seeds", seeds)] if seeds else [[]]
     by_fold = [[f"data.fold={fold}"] for fold in _numbers("--folds", folds)] if folds else [[]]
     return [[*overrides, *seed, *fold] for seed in by_seed for fold in by_fold]
@@ -46,7 +52,7 @@ def _numbers(option: str, text: str) -> list[int]:
 
 
 def check_folds(configs: Sequence[Config]) -> None:
-    """Raise `SettingError` where a run of `--folds` has no such fold: before the first run, not after some."""
+    """Raise `SettingError` where a fold of `--folds` does not exist: before the first run, not after some runs."""
     for settings in (config.data.settings for config in configs if isinstance(config, LearningConfig)):
         fold, folds = settings["fold"], settings.get("folds")
         if isinstance(folds, int) and fold >= folds:
@@ -57,7 +63,7 @@ def loader_settings(name: str, words: Sequence[str]) -> dict[str, Any]:
     """Return the settings of data set `name`, all defaults filled in; the words are `key=value` or `data.key=value`.
 
     Raises:
-        ConfigError: with a line for each mistake, as for the data section of a config.
+        ConfigError: a setting is wrong; has a line for each mistake, as for the data section of a config.
     """
     given, problems = dict[str, Any](), list[str]()
     for word in words:

@@ -1,4 +1,4 @@
-"""The commands of `fne data`: fetch data, look at them, and check a config's data before anybody trains on them.
+"""The commands of `fne data`: fetch data, show them, and check a config's data before training.
 
 `--help` imports no torch.
 """
@@ -135,7 +135,7 @@ def _config(command: str, words: Sequence[str] | None) -> LearningConfig:
 
 
 def console() -> Screen:
-    """Return the terminal, or paper of 180 columns where there is none."""
+    """Return the terminal, or a screen of 180 columns where the output is no terminal."""
     found = Screen()
     return found if found.is_terminal else Screen(width=180)
 
@@ -160,13 +160,13 @@ def _described(dataset: Dataset) -> str:
 
 @dataclass(frozen=True)
 class Checked:
-    """What a check found.
+    """Result of a check.
 
     Args:
-        files: what is known of each file.
-        findings: about all samples together.
-        dataset: what was loaded, `None` where that failed.
-        error: why, or nothing.
+        files: report on each file.
+        findings: findings about all samples together.
+        dataset: the loaded data set, `None` where loading failed.
+        error: why loading failed; empty where it did not.
     """
 
     files: tuple[FileReport, ...]
@@ -176,12 +176,12 @@ class Checked:
 
     @property
     def problems(self) -> int:
-        """Files that are refused, findings that are problems, and the error that ends it all."""
+        """Number of refused files, findings that are problems, and the error that ended the check, if any."""
         refused = sum(report.verdict == "refused" for report in self.files)
         return refused + sum(f.action == "problem" for f in self.findings) + bool(self.error)
 
     def lines(self) -> Iterator[str]:
-        """Yield what was found, a line each; what was found in several files once, with the first and their number."""
+        """Yield a line for each finding; a finding in several files has one line, with the first file and a number."""
         files: dict[Finding, list[str]] = {}
         for report in self.files:
             for finding in report.findings:
@@ -195,7 +195,7 @@ class Checked:
             yield self.error
 
     def as_json(self) -> dict[str, Any]:
-        """Return everything as plain values, a verdict a file."""
+        """Return the result as plain values, with a verdict for each file."""
         return {
             "problems": self.problems,
             "files": [report.as_json() for report in self.files],
@@ -208,15 +208,15 @@ def check(config: LearningConfig, picture: Path | None) -> Checked:
     """Load a config's data and deal them to its nodes.
 
     Args:
-        config: whose data they are.
-        picture: where to draw what came out; `None`: nowhere.
+        config: config whose data to check.
+        picture: file for a picture of the samples; `None`: no picture.
 
     Raises:
-        DataError: nothing is known of any file, such as when there are none.
+        DataError: loading failed without a report on any file, such as where no file exists.
     """
-    if "bad_files" in config.data.settings:  # bad ones are told, the others are looked at
+    if "bad_files" in config.data.settings:  # bad files are reported, and the others are read
         config = config.with_values({"data.bad_files": "skip"})
-    with ignored(DataWarning):  # all that they say is among the findings
+    with ignored(DataWarning):  # the findings repeat all warnings
         try:
             dataset = load_dataset(config)
             nodes = deal_nodes(config, dataset)
@@ -226,13 +226,13 @@ def check(config: LearningConfig, picture: Path | None) -> Checked:
             return Checked(error.files, error.findings, None, "" if isinstance(error, FilesError) else str(error))
     if picture is not None:
         _draw(dataset, nodes, picture)
-    # A data set that looks at its files has looked at the split, too, before it changed any value.
+    # A data set with file reports has already checked the split, before it changed any value.
     findings = dataset.findings if dataset.files else (*dataset.findings, *_of_split(dataset))
     return Checked(dataset.files, findings, dataset)
 
 
 def _draw(dataset: Dataset, nodes: Mapping[str, Samples], picture: Path) -> None:
-    """Draw the samples of each node and class, and of recordings the average of each class."""
+    """Draw the samples of each node and class, and for recordings the average of each class."""
     names, counts = describe(nodes, dataset.classes)
     classes = list(dataset.classes or ("samples",))
     times = [dataset.start + n / (dataset.rate or 1) for n in range(dataset.shape[-1])]
@@ -245,14 +245,16 @@ def _averages(dataset: Dataset) -> dict[str, list[list[float]]]:
     if dataset.classes is None or len(dataset.shape) != 2:
         return {}
     sums = {name: torch.zeros(dataset.shape, dtype=torch.float64) for name in dataset.classes}
-    for x, y in zip(dataset.train.x, dataset.train.y.tolist(), strict=True):  # one by one: there may be a lot of them
+    for x, y in zip(
+        dataset.train.x, dataset.train.y.tolist(), strict=True
+    ):  # one by one, since all at once may not fit in memory
         sums[dataset.classes[y]] += x
     counts = torch.bincount(dataset.train.y, minlength=len(sums)).tolist()
     return {name: (total / n).tolist() for (name, total), n in zip(sums.items(), counts, strict=True) if n}
 
 
 def _of_split(dataset: Dataset) -> Iterator[Finding]:
-    """Yield what training and test share, in whatever data set: subjects, and samples that are equal."""
+    """Yield a finding for subjects and equal samples that the parts of a data set share."""
     parts = {"training": dataset.train, "validation": dataset.validation, "test": dataset.test}
     known = {name: _digests(part) for name, part in parts.items()}
     for a, b in (("training", "validation"), ("training", "test"), ("validation", "test")):

@@ -1,4 +1,4 @@
-"""The `fne` command. A user's mistake gives its text and exit status 2; `--help`, `list`, `show` import no torch."""
+"""The `fne` command. A user's mistake prints its text, exit status 2; `--help`, `list` and `show` import no torch."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ app = typer.Typer(
 app.add_typer(data_app, name="data")
 
 QUICK = ("fne_quick", "fedavg_quick")
-"""What `fne compare` runs without arguments: the main job of the README."""
+"""Configs that `fne compare` runs without arguments: the quick comparison of the README."""
 
 Out = Annotated[Optional[Path], typer.Option("--out", help="Run folder (default runs/NAME-sSEED[-fFOLD]).")]  # noqa: UP045
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")]
@@ -40,7 +40,7 @@ _INTERRUPTED, _UNREAD = 130, 141
 
 
 class _ToldError(Exception):
-    """Ctrl-C has ended a run after its step, and how to go on was said."""
+    """Ctrl-C has ended a run after its step, and the command has printed how to resume it."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -49,10 +49,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with terminal.any_encoding():
         try:
             status = _main(arguments)
-            sys.stdout.flush()  # here, where it can be told that there is no room
+            sys.stdout.flush()  # here, where a full disk can still be reported
             return status
-        except (BrokenPipeError, SystemExit):  # typer makes the second of the first
-            sys.stdout, sys.stderr = streams  # which it replaces
+        except (BrokenPipeError, SystemExit):  # typer turns the first into the second
+            sys.stdout, sys.stderr = streams  # typer replaces them
             terminal.silence()
             return _UNREAD
         except OSError as error:
@@ -67,7 +67,7 @@ def _main(arguments: Sequence[str] | None) -> int:
     try:
         with _warnings_in_a_line():
             status = int(app(args=list(arguments) if arguments is not None else None, standalone_mode=False) or 0)
-        if status == _INTERRUPTED:  # as typer says that Ctrl-C has ended it
+        if status == _INTERRUPTED:  # typer's status after Ctrl-C
             raise KeyboardInterrupt
         return status
     except _ToldError:
@@ -90,7 +90,7 @@ def _main(arguments: Sequence[str] | None) -> int:
 
 @contextlib.contextmanager
 def _warnings_in_a_line() -> Iterator[None]:
-    """Print each text of a `FneWarning` once, without the place in the source; other warnings are as before."""
+    """Print each text of a `FneWarning` once, without the place in the source; other warnings stay as they are."""
     said: set[str] = set()
     others = warnings.showwarning
 
@@ -102,8 +102,8 @@ def _warnings_in_a_line() -> Iterator[None]:
             said.add(text)
             print(f"fne: warning: {text}", file=sys.stderr)
 
-    with warnings.catch_warnings():  # which puts `showwarning` back
-        warnings.simplefilter("always", FneWarning)  # not once a process, which may run several commands
+    with warnings.catch_warnings():  # restores `showwarning`
+        warnings.simplefilter("always", FneWarning)  # not once per process, since a process may run several commands
         warnings.showwarning = show
         yield
 
@@ -148,7 +148,7 @@ def train(
     wanted = [load_config(configs[0], o) for o in each] if configs else []
     if folds:
         check_folds(wanted)
-    from fne.run.train import train as run  # torch: after all that a config can get wrong
+    from fne.run.train import train as run  # imports torch, so only after the config is checked
 
     if resume is not None:
         source = wanted[0] if wanted else None
@@ -162,7 +162,7 @@ def train(
         done = []
         for config in wanted:
             done.append(run(config, out=out, stop_after=stop_after, quiet=quiet))
-            if done[-1].get("interrupted"):  # Ctrl-C ends the command, not one of its runs
+            if done[-1].get("interrupted"):  # Ctrl-C ends the command, not only one of its runs
                 break
     _show(done, bytes_)
 
@@ -291,7 +291,7 @@ def show(
 
 # ------------------------------------------------------------------------------------------------ helpers
 def _tables(summaries: Sequence[dict[str, Any]], bytes_: bool) -> None:
-    """Print the table of runs or groups, and below it that of the federated ones' bytes unless it is not wanted."""
+    """Print the table of runs or groups, and below it, if wanted, the table of the federated runs' bytes."""
     from fne.watch import tables as reports
     from fne.watch.tables import privacy_lines
 
@@ -305,7 +305,7 @@ def _tables(summaries: Sequence[dict[str, Any]], bytes_: bool) -> None:
 
 
 def _show(done: Sequence[dict[str, Any]], bytes_: bool) -> None:
-    """Print the tables of finished runs, their folders, and how to go on."""
+    """Print the tables of finished runs, their folders, and how to resume unfinished ones."""
     from fne.watch.attendance import failure_lines
     from fne.watch.tables import grouped
 

@@ -1,9 +1,9 @@
-"""Calls what a user gave to measure a point, a function or a command; as a script it is the process that does so.
+"""Calls of the user's function or command that measures a point; run as a script, a process that makes such calls.
 
-The script reads a line of JSON after the other from stdin, first what to call, then the points, and answers each with
-`{"values": [number, ..]}` or `{"failed": why}` on stdout, after `{"begun": true}` for a point. What the user's own code
-prints goes to stderr. It imports nothing but the standard library, so that a process is there in a blink, and takes
-over the import path of who starts it.
+The script reads lines of JSON from stdin, first what to call, then one point a line. It answers each line on stdout
+with `{"values": [number, ..]}` or `{"failed": why}`, after `{"begun": true}` for a point. Output of the user's own code
+goes to stderr. The script imports only the standard library, so that a process starts at once, and takes over the
+import path of the process that starts it.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from types import ModuleType
 from typing import Any
 
 Call = Callable[[Mapping[str, float], str, int], tuple[float, ...]]
-"""A point in the user's units, the node's name, the run's seed -> a finite number an objective, or a `CallError`."""
+"""A point in the user's units, the node's name, the run's seed -> a finite number per objective, or a `CallError`."""
 
 TOLD = ("node", "seed")
-"""What a function is told beside the point, if it has parameters of these names."""
+"""Arguments that a function gets beside the variables, if it has parameters of these names."""
 
 GRACE = 1.0
-"""Seconds that a measurement may go on once nobody waits for it any more."""
+"""Seconds that a measurement may still run once nobody waits for it any more."""
 
 
 class CallError(Exception):
-    """A point that could not be measured; the text says why, in words that follow a colon."""
+    """A point could not be measured; the text is the reason, worded to follow a colon."""
 
 
 # ------------------------------------------------------------------------------------------------ functions
@@ -51,7 +51,7 @@ def load(text: str) -> Callable[..., object]:
     Modules are found as Python finds them, and last in the current folder. A file is loaded by itself.
 
     Raises:
-        CallError: there is no such thing, or importing it failed.
+        CallError: no such function exists, or importing it failed.
     """
     where, _, name = text.rpartition(":")
     if not where or not name:
@@ -74,7 +74,7 @@ def load(text: str) -> Callable[..., object]:
 def _import(name: str) -> ModuleType:
     here = os.getcwd()
     if here not in sys.path and "" not in sys.path:
-        sys.path.append(here)  # last: a file of the user's shadows no library
+        sys.path.append(here)  # last, so that no file of the user's shadows a library
     return importlib.import_module(name)
 
 
@@ -87,13 +87,13 @@ def _load_file(path: Path) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # which pickle and dataclasses look into
+    sys.modules[name] = module  # pickle and dataclasses look up the module here
     spec.loader.exec_module(module)
     return module
 
 
 def of_function(function: Callable[..., object], objectives: Sequence[str]) -> Call:
-    """Return a call of a function of the variables, by name, and of those of `TOLD` that it has as parameters."""
+    """Return a call that passes a function the variables by name, and those of `TOLD` that it has as parameters."""
     takes = [name for name in TOLD if name in inspect.signature(function).parameters]
 
     def call(point: Mapping[str, float], node: str, seed: int) -> tuple[float, ...]:
@@ -110,7 +110,7 @@ def of_function(function: Callable[..., object], objectives: Sequence[str]) -> C
 
 
 def _values(value: object, objectives: Sequence[str], what: str) -> tuple[float, ...]:
-    """Return a finite number for each objective: of one the value itself, of several from a mapping or a sequence."""
+    """Return a finite number for each objective: the value itself for one, from a mapping or sequence for several."""
     if len(objectives) == 1:
         return (_finite(value, what),)
     many: Any = value
@@ -126,12 +126,12 @@ def _values(value: object, objectives: Sequence[str], what: str) -> tuple[float,
 
 
 def _finite(value: object, what: str, purpose: str = "") -> float:
-    """Return one finite number; a text, a vector, NaN, true and the like are failures."""
+    """Return one finite number; a text, a vector, NaN, true and the like raise `CallError`."""
     plain: Any = value
     if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):  # a number of NumPy or PyTorch
         plain = plain.item()
     if not isinstance(plain, bool) and isinstance(plain, numbers.Real):
-        with contextlib.suppress(OverflowError):  # of a whole number with hundreds of digits
+        with contextlib.suppress(OverflowError):  # raised for a whole number with hundreds of digits
             if math.isfinite(plain):
                 return float(plain)
     raise CallError(f"{what} {short(value)}{purpose}, which is not one finite number")
@@ -147,7 +147,7 @@ def short(value: object) -> str:
 def of_command(command: Sequence[str], objectives: Sequence[str]) -> Call:
     """Return a call of a program that reads `{"point": {..}, "node": .., "seed": ..}`; its last line is the value.
 
-    Of several objectives the line is JSON, a list or an object.
+    With several objectives the line is JSON, a list or an object.
     """
     read: Callable[[str], object] = float if len(objectives) == 1 else json.loads
 
@@ -174,14 +174,14 @@ def of_command(command: Sequence[str], objectives: Sequence[str]) -> Call:
 
 
 def ending(status: int) -> str:
-    """Return the words for how a process ended."""
+    """Return a description of how a process ended."""
     return f"exit status {status}" if status >= 0 else f"signal {signal.Signals(-status).name}"
 
 
 # ------------------------------------------------------------------------------------------------ the process
 def _serve() -> None:
     asked, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # so that user code neither reads nor writes between them
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # keep user code from reading or writing between the lines
     os.dup2(2, 1)
     lines: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
 
@@ -190,7 +190,7 @@ def _serve() -> None:
             lines.put(json.loads(line))
         lines.put(None)
         time.sleep(GRACE)
-        os.killpg(0, signal.SIGKILL)  # whoever asked has gone, and something still runs: with all it started
+        os.killpg(0, signal.SIGKILL)  # the parent is gone: end what still runs, with all its children
 
     threading.Thread(target=listen, daemon=True).start()
 
@@ -210,7 +210,7 @@ def _serve() -> None:
     except CallError as error:
         answer({"failed": str(error)})
     for job in iter(lines.get, None):
-        answer({"begun": True})  # else whoever asked would take an end before this for one of the measurement
+        answer({"begun": True})  # lets the parent tell an end before this from an end in the measurement
         try:
             answer({"values": call(job["point"], job["node"], job["seed"])})
         except CallError as error:

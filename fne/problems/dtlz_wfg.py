@@ -1,14 +1,14 @@
-"""Test problems of several objectives, DTLZ and WFG, as pymoo computes them (the extra `moo`), and their known fronts.
+"""Test problems with several objectives, DTLZ and WFG, computed by pymoo (the extra `moo`), and their known fronts.
 
-Shapes: `L` rows of points (of the runs that go side by side), `n` points in each, `d` variables, `M` objectives.
+Shapes: `L` rows of points (of runs side by side), `n` points in each, `d` variables, `M` objectives.
 
 DTLZ: K. Deb, L. Thiele, M. Laumanns, E. Zitzler, "Scalable test problems for evolutionary multiobjective optimization",
 2005. WFG: S. Huband, P. Hingston, L. Barone, L. While, "A review of multiobjective test problems and a scalable test
 problem toolkit", IEEE Transactions on Evolutionary Computation 10(5), 2006.
 
 The fronts are points `[n, M]` for indicators, seeded and made in memory. IGD depends on the number and the distribution
-of the points, so a figure should come with both. Here the front has 10,000 points unless another number is asked for,
-and nothing attainable dominates one of them:
+of the points, so a figure should come with both. Here a front has 10,000 points unless the caller gives another number,
+and no attainable point dominates one of them:
 
 | problem | points |
 |---|---|
@@ -22,13 +22,13 @@ and nothing attainable dominates one of them:
 
 Dominated points are left out by conditions, not by comparing samples, which lets too many stay:
 
-- DTLZ7, WFG2: a place x along one variable is kept where its term is less than at every lesser x, since a lesser x is
-  better, or as good, for all other objectives.
+- DTLZ7, WFG2: a place x along one variable is kept where its term is less than at every smaller x, since a smaller x is
+  at least as good for all other objectives.
 - WFG3: `_beaten` says which points are dominated, at 1,000 distances; a point missed between them is dominated by less
   than 1e-6.
 
-Readings: DTLZ5 and 6 have the curve (all angles but the first are pi/4) for every M, which is what their authors give.
-For M > 3, points with g > 0 exist that nothing dominates; as in the literature they are no part of the front. WFG3 has,
+Readings: DTLZ5 and 6 have the curve (all angles except the first are pi/4) for every M, as their authors give it.
+Non-dominated points with g > 0 exist for M > 3; as in the literature they are no part of the front. WFG3 has,
 for M > 2, a line and a part that is not degenerate, which its authors overlooked (Ishibuchi, Masuda, Nojima, 2016);
 both belong to the front here.
 """
@@ -55,23 +55,23 @@ class LibraryFunction:
     """A problem of pymoo as a `fne.problems.space.Measure`, the same for all runs and nodes.
 
     Args:
-        problem: with bounds [0, `xu`].
+        problem: pymoo's problem, with bounds [0, `xu`].
     """
 
     def __init__(self, problem: Any) -> None:
         self._problem, self._half = problem, torch.from_numpy(problem.xu / 2)
 
     def __call__(self, points: Tensor, seeds: Tensor, nodes: Sequence[str] = ()) -> Tensor:
-        """Return the values of points of the cube `[L, n, d]`, float64 `[L, n, M]`; seeds and nodes are of no matter.
+        """Return the values of points of the cube `[L, n, d]`, float64 `[L, n, M]`; seeds and nodes are not used.
 
-        Points are moved into the cube first: WFG1 is NaN for what is below its bounds by a rounding error.
+        Points are moved into the cube first: WFG1 is NaN for a point that is below its bounds by a rounding error.
         """
         users = (points.double().clamp(-1, 1) + 1) * self._half
         values = self._problem.evaluate(users.flatten(0, -2).numpy(), return_values_of=["F"])
         return torch.from_numpy(np.ascontiguousarray(values)).view(*points.shape[:-1], self._problem.n_obj)
 
 
-Objectives = Annotated[int, Key("values of a point", ge=2, le=20)]
+Objectives = Annotated[int, Key("number of objectives", ge=2, le=20)]
 
 
 def _problem(suite: str, number: int, objectives: int, dim: int, **settings: int) -> Problem:
@@ -89,16 +89,16 @@ def _problem(suite: str, number: int, objectives: int, dim: int, **settings: int
 @register("problem", "dtlz")
 def dtlz(
     *,
-    number: Annotated[int, Key("which of the suite", ge=1, le=7)],
+    number: Annotated[int, Key("number of the problem in the suite", ge=1, le=7)],
     objectives: Objectives = 3,
     dim: Annotated[
-        int, Key("variables; all but objectives - 1 are for the distance from the front", ge=2, le=100000)
+        int, Key("number of variables; all except objectives - 1 set the distance from the front", ge=2, le=100000)
     ] = 20,
 ) -> Problem:
     """DTLZ: scalable problems with known fronts, within [0, 1].
 
-    1 has a linear front, 2 to 4 a sphere's, 5 and 6 a curve, 7 one in 2^(objectives - 1) pieces; 1 and 3 have very many
-    local fronts, 4 crowds points at the rim, 6 is steep at its optimum.
+    The front of 1 is linear, of 2 to 4 spherical, of 5 and 6 a curve, of 7 in 2^(objectives - 1) pieces; 1 and 3 have
+    very many local fronts, 4 crowds points at the rim, 6 is steep at its optimum.
 
     Raises:
         SettingError: fewer variables than objectives.
@@ -112,21 +112,21 @@ def dtlz(
 @register("problem", "wfg")
 def wfg(
     *,
-    number: Annotated[int, Key("which of the suite", ge=1, le=9)],
+    number: Annotated[int, Key("number of the problem in the suite", ge=1, le=9)],
     objectives: Objectives = 3,
-    dim: Annotated[int, Key("variables", ge=2, le=100000)] = 20,
+    dim: Annotated[int, Key("number of variables", ge=2, le=100000)] = 20,
     position: Annotated[
         int | None,
-        Key("variables for the place on the front, a multiple of objectives - 1; null: the least from 4 on", ge=4),
+        Key("number of position variables, a multiple of objectives - 1; null: the least such number from 4 on", ge=4),
     ] = None,
 ) -> Problem:
     """WFG: scalable problems with known fronts of unlike ranges, variable i within [0, 2 i].
 
-    1 is flat and biased, 2 in pieces, 3 has a line for a front and more; the others have an ellipsoid's: 4 is
-    multimodal, 5 deceptive, 6 not separable, and in 7 to 9 variables depend on others.
+    The front of 1 is flat and biased, of 2 in pieces, of 3 a line and more; the others have an ellipsoid for a front: 4
+    is multimodal, 5 deceptive, 6 not separable, and in 7 to 9 variables depend on others.
 
     Raises:
-        SettingError: positions that are no multiple, or variables that do not fit.
+        SettingError: `position` is no multiple of objectives - 1, or `dim` does not fit.
         FneError: the extra `moo` is not installed.
     """
     share = objectives - 1
@@ -146,22 +146,22 @@ def wfg(
 
 
 _DENSE = 20
-"""Points drawn for each that is kept, where they are thinned."""
+"""Number of points drawn for each point that thinning keeps."""
 
 
 @functools.cache
 def front(name: str, number: int, objectives: int, size: int = 10_000, seed: int = 0) -> Tensor:
-    """Return `size` points of a Pareto front, float64 `[n, M]`; the same tensor each time: not to be changed.
+    """Return `size` points of a Pareto front, float64 `[n, M]`; the tensor is shared between calls: do not change it.
 
     Args:
         name: `dtlz` or `wfg`.
-        number: which of the suite.
+        number: number of the problem in the suite.
         objectives: M, at least 2.
-        size: how many points.
-        seed: of the drawing.
+        size: number of points.
+        seed: seed of the random points.
 
     Raises:
-        FneError: no such problem.
+        FneError: no such problem exists.
     """
     if not (1 <= number <= {"dtlz": 7, "wfg": 9}.get(name, 0) and objectives >= 2):
         raise FneError(
@@ -214,7 +214,7 @@ def _dtlz(number: int, objectives: int, size: int, draw: torch.Generator) -> Ten
 
 # ------------------------------------------------------------------------------------------------ gaps
 def _descending(term: Callable[[Tensor], Tensor]) -> Tensor:
-    """Return the places of [0, 1] at which a term is less than at all before, `[n]`, of 2^20: to 1e-10 of the term."""
+    """Return the places `[n]` of [0, 1], of 2^20, where a term is less than at all smaller places; exact to 1e-10."""
     places = torch.linspace(0, 1, 2**20 + 1, dtype=torch.float64)
     terms = term(places)
     before = torch.cat([torch.full_like(terms[:1], math.inf), terms.cummin(dim=0).values[:-1]])
@@ -240,7 +240,7 @@ def _wfg2(objectives: int, size: int, draw: torch.Generator) -> Tensor:
 
 
 def _convex_positions(objectives: int, size: int, draw: torch.Generator) -> Tensor:
-    """Draw positions `[n, M-1]`: half of them so that a front's wide parts are not rare, half for its tips."""
+    """Draw positions `[n, M-1]`: half of them favour the wide parts of a front, the other half its tips."""
     power = 1 / torch.arange(objectives - 1, 0, -1, dtype=torch.float64)
     power = torch.stack([power, torch.ones_like(power)]).repeat(_DENSE * size // 2, 1)
     return (1 - _uniform(len(power), objectives - 1, draw) ** power).acos() * (2 / math.pi)
@@ -254,7 +254,7 @@ def _convex(x: Tensor, last: Tensor) -> Tensor:
 
 
 def wfg3_line(objectives: int, size: int = 10_000) -> Tensor:
-    """Return equal steps on the line that WFG3's authors meant as its front, `[size, M]`: what the literature takes."""
+    """Return equal steps `[size, M]` on the line that WFG3's authors and the literature take as its front."""
     line = _line(objectives, size)
     return _shape(line, 1 - line) * _scales(objectives)
 
@@ -269,8 +269,9 @@ def _wfg3(objectives: int, size: int, draw: torch.Generator) -> Tensor:
     scales, line = _scales(objectives), _line(objectives, size)
     if objectives == 2:
         return wfg3_line(objectives, size)
-    # M parameters to M objectives: away from their ends a point has a better one beside it. What nothing beats has one
-    # of x_2 .. x_(M-1) at its upper end, see `_beaten`; the others may be anywhere, at their ends, too.
+    # M parameters map to M objectives: away from the parameters' ends a point has a better one beside it. At a
+    # non-dominated point one of x_2 .. x_(M-1) is at its upper end, see `_beaten`; the others may be anywhere, also at
+    # their ends.
     t = _uniform(4 * _DENSE * size, objectives, draw)
     t[:, 1:-1] = (3 * t[:, 1:-1] - 1).clamp(0, 1)
     t = t[(t[:, 1:-1] == 1).any(dim=-1)][: _DENSE * size]
@@ -278,7 +279,7 @@ def _wfg3(objectives: int, size: int, draw: torch.Generator) -> Tensor:
     x = torch.cat([line, t[:, :-1]])
     x[size:, 1:] = 0.5 + distance[size:] * (x[size:, 1:] - 0.5)
     h = _shape(x, 1 - x)
-    for steps, most in ((64, size + size // 20), (1000, size)):  # few get as far as the many steps
+    for steps, most in ((64, size + size // 20), (1000, size)):  # few points remain for the many steps
         for share in np.linspace(1, 0, steps, endpoint=False):
             kept = ~_beaten(h, distance, share * distance)
             h, distance = h[kept], distance[kept]
@@ -288,7 +289,7 @@ def _wfg3(objectives: int, size: int, draw: torch.Generator) -> Tensor:
 
 
 def _beaten(h: Tensor, distance: Tensor, step: Tensor) -> Tensor:
-    """Return which points of WFG3 are dominated by one whose distance variable is less by a step, bool `[n]`.
+    """Return which points of WFG3 are dominated by a point whose distance variable is smaller by a step, bool `[n]`.
 
     A point is `f_m = t + 2m h_m`, h on the simplex, with `x_i = p_i / p_(i-1)` in `(1 -+ t)/2` for i > 1, where p_i is
     `h_1 + .. + h_(M-i)`. One of distance `t - step` dominates it if all its h_m are at most `h_m + step / 2m`. Least
@@ -313,7 +314,7 @@ _WFG = {1: _wfg1, 2: _wfg2, 3: _wfg3}
 
 
 def _spread(points: Tensor, size: int, draw: torch.Generator) -> Tensor:
-    """Return the rows of `size` points, spread evenly: one in each occupied cell of a grid with so many of them."""
+    """Return the rows of `size` evenly spread points: one in each occupied cell of a grid with that many such cells."""
     order = torch.randperm(len(points), generator=draw)
     factors = torch.randint(2**62, (points.shape[1],), generator=draw)  # cells are told apart by a hash
 

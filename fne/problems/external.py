@@ -1,8 +1,8 @@
 """Problems of the user's own: a Python function or a command measures points, in the user's units; smaller is better.
 
 Both are code that a config names, and run with the user's rights. Points are measured one by one or several at once,
-with a time limit and further tries. A point that cannot be measured has the value NaN, which methods take as infeasible
-at that node, and the user is warned.
+with a time limit and retries. A point that cannot be measured has the value NaN, which methods treat as infeasible at
+that node, and a warning tells the user.
 """
 
 from __future__ import annotations
@@ -42,22 +42,28 @@ from fne.problems.space import Problem, Space, space_of
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """What is measured, at which points, and how."""
+    """Settings of the measurement: the variables, the objectives, time limit, retries and processes."""
 
     variables: Annotated[
         dict[str, tuple[float, float]],
-        Key("name: [low, high] of each", min_length=1, allowed="{name: [low, high], ..}, at least one, finite numbers"),
+        Key(
+            "lower and upper bound of each variable, by name",
+            min_length=1,
+            allowed="{name: [low, high], ..}, at least one, finite numbers",
+        ),
     ]
-    integer: Annotated[tuple[str, ...], Key("variables that are whole numbers")] = ()
-    log: Annotated[tuple[str, ...], Key("variables that are searched by their logarithm")] = ()
+    integer: Annotated[tuple[str, ...], Key("names of the variables that are whole numbers")] = ()
+    log: Annotated[tuple[str, ...], Key("names of the variables that are searched by their logarithm")] = ()
     time_limit: Annotated[
-        float | None, Key("most that a point may take; null: none", unit="seconds", gt=0, le=10000000)
+        float | None, Key("longest time of a measurement; null: no limit", unit="seconds", gt=0, le=10000000)
     ] = None
-    retries: Annotated[int, Key("further tries of a point that could not be measured", ge=0)] = 0
-    parallel: Annotated[int, Key("points that are measured at once", unit="processes", ge=1, le=1024)] = 1
+    retries: Annotated[int, Key("number of retries of a point that could not be measured", ge=0)] = 0
+    parallel: Annotated[int, Key("number of points that are measured at once", unit="processes", ge=1, le=1024)] = 1
     objectives: Annotated[
         tuple[str, ...],
-        Key("names of what is measured, all smaller is better", min_length=1, allowed="[name, ..], at least one text"),
+        Key(
+            "names of the objectives, smaller is better for all", min_length=1, allowed="[name, ..], at least one text"
+        ),
     ] = ("value",)
 
 
@@ -69,10 +75,10 @@ def callable_problem(
 ) -> Problem:
     """Measure by a Python function of the variables.
 
-    It is called with the variables by name, and with `node=` (the node's name) and `seed=` (the run's) if it has
-    parameters of these names; it returns a number. Of several objectives it returns a mapping by their names, or so
-    many numbers in their order. With a time limit, or where several points are measured at once, it runs in processes
-    of its own, else in this one.
+    The function is called with the variables by name, and with `node=` (the node's name) and `seed=` (the run's seed)
+    if it has parameters of these names; it returns a number. With several objectives it returns a mapping by their
+    names, or a sequence of numbers in their order. With a time limit, or where several points are measured at once, the
+    function runs in separate processes, otherwise in this process.
     """
     objectives, space = measured.objectives, space_of(measured.variables, measured.integer, measured.log)
     _check_names(objectives, space)
@@ -109,9 +115,9 @@ def command_problem(
 ) -> Problem:
     """Measure by a program that is started for each point.
 
-    It reads one line of JSON on stdin, `{"point": {name: value, ..}, "node": text, "seed": number}`, and prints a
-    number as its last line on stdout; of several objectives a JSON list of numbers in their order, or an object by
-    their names.
+    The program reads one line of JSON on stdin, `{"point": {name: value, ..}, "node": text, "seed": number}`, and
+    prints a number as its last line on stdout; with several objectives a JSON list of numbers in their order, or an
+    object by their names.
     """
     objectives, space = measured.objectives, space_of(measured.variables, measured.integer, measured.log)
     _check_names(objectives, space)
@@ -132,7 +138,7 @@ def _check_names(objectives: tuple[str, ...], space: Space) -> None:
 
 
 def _digest(function: Callable[..., object]) -> str:
-    """Return the SHA-256 of the file that a function is in, or nothing where it is in none."""
+    """Return the SHA-256 of the file that defines a function, or an empty text where no file does."""
     plain: object = inspect.unwrap(function)
     while isinstance(plain, functools.partial):
         plain = plain.func
@@ -140,16 +146,16 @@ def _digest(function: Callable[..., object]) -> str:
     for thing in (plain, type(plain)):  # a function, or an object that can be called
         try:
             file = file or inspect.getsourcefile(thing)  # type: ignore[arg-type]
-        except TypeError:  # of something that is compiled
+        except TypeError:  # raised for compiled code
             continue
     return hashlib.sha256(Path(file).read_bytes()).hexdigest() if file else ""
 
 
 def _checked(text: str, space: Space) -> Callable[..., object]:
-    """Return the function that a config names, once it is known to take the variables.
+    """Return the function that a config names, after a check that it takes the variables.
 
     Raises:
-        CallError: there is none, or it does not take them.
+        CallError: no such function exists, or it does not take the variables.
         SettingError: a variable has a name that means something else to a function.
     """
     for variable in space.variables:
@@ -170,10 +176,10 @@ START_LIMIT = 300.0
 """Seconds that a process may take to import the user's function."""
 
 TOLD_SINGLY = 10
-"""Failures that are told one by one; after these, every hundredth is."""
+"""Number of failures with a warning each; after these, every hundredth failure has one."""
 
 Job = tuple[Mapping[str, float], str, int]
-"""What a `Call` takes: a point in the user's units, the node's name, the run's seed."""
+"""Arguments of a `Call`: a point in the user's units, the node's name, the run's seed."""
 
 
 class MeasurementWarning(DataWarning):
@@ -181,14 +187,14 @@ class MeasurementWarning(DataWarning):
 
 
 class Measuring:
-    """Measures points by calls of the user's; a `fne.problems.space.Measure`.
+    """Measurement by the user's function or command; a `fne.problems.space.Measure`.
 
     Args:
-        space: what the points are of.
-        key: the setting that says what is called, for warnings.
-        calls: as many as points are measured at once; each measures one at a time. Several must be `Child`ren.
-        retries: further tries of a point that could not be measured.
-        objectives: how many values a point has; M.
+        space: space of the points.
+        key: the setting that names the function or command, for warnings.
+        calls: as many calls as points are measured at once; each measures one at a time. Several must be `Child`ren.
+        retries: number of retries of a point that could not be measured.
+        objectives: number of values of a point; M.
     """
 
     def __init__(self, space: Space, key: str, calls: Sequence[Call], retries: int = 0, objectives: int = 1) -> None:
@@ -201,7 +207,7 @@ class Measuring:
         self._writing = threading.Lock()
 
     def __call__(self, points: Tensor, seeds: Tensor, nodes: Sequence[str]) -> Tensor:
-        """Return what nodes `[L]` measure at `points [L, n, d]` of the cube, float64 `[L, n, M]`; NaN: they cannot."""
+        """Return the values of nodes `[L]` at `points [L, n, d]` of the cube, float64 `[L, n, M]`, NaN for failures."""
         jobs = [
             (self._space.named(point), node, seed)
             for row, node, seed in zip(points, nodes, seeds.tolist(), strict=True)
@@ -214,11 +220,11 @@ class Measuring:
         return torch.tensor(values, dtype=torch.float64).reshape(*points.shape[:2], self._objectives)
 
     def keep(self, journal: Path) -> None:
-        """Write a point's values to a file as soon as they are there; what a killed run wrote is not measured again."""
+        """Write each point's values to a file at once; values that a killed run wrote are not measured again."""
         self._journal = journal
         if not journal.exists():
             return
-        whole, end, _ = journal.read_bytes().rpartition(b"\n")  # what follows is a line that a kill cut off
+        whole, end, _ = journal.read_bytes().rpartition(b"\n")  # the rest is a line that a kill cut off
         os.truncate(journal, len(whole + end))
         for number, line in enumerate(whole.split(b"\n"), 1) if whole else ():
             try:
@@ -231,7 +237,7 @@ class Measuring:
                 ) from None
 
     def forget(self) -> None:
-        """Empty the file: all that it holds is in a checkpoint now."""
+        """Empty the file: a checkpoint holds its values now."""
         self._known = {}
         if self._journal is not None and self._journal.exists():
             os.truncate(self._journal, 0)
@@ -266,7 +272,7 @@ class Measuring:
         with ThreadPoolExecutor(len(self._calls)) as pool:
             try:
                 return [self._told(*pair) for pair in zip(jobs, pool.map(outcome, jobs), strict=True)]
-            except BaseException:  # Ctrl-C: what is under way may take hours, and leaving the pool waits for it
+            except BaseException:  # Ctrl-C: running measurements may take hours, and leaving the pool waits for them
                 stop.set()
                 pool.shutdown(wait=False, cancel_futures=True)
                 for child in self._children:
@@ -274,7 +280,7 @@ class Measuring:
                 raise
 
     def _outcome(self, call: Call, job: Job, stop: threading.Event | None = None) -> tuple[float, ...] | CallError:
-        """Return a point's values, from the file if they are there, or why the last try failed."""
+        """Return a point's values, from the file if it has them, or why the last try failed."""
         of = json.dumps(job, sort_keys=True)
         with self._writing:
             if self._known.get(of):
@@ -317,13 +323,13 @@ class _EndedError(CallError):
 
 
 class Child:
-    """A process that measures one point at a time; when late it is killed with all that it started, and begun anew.
+    """A process that measures one point at a time; when late it is killed with all its children, and started anew.
 
-    It is begun at the first point, and ends by itself once the process that asks is gone, killed or not.
+    The process starts at the first point, and ends by itself once the parent process is gone, killed or not.
 
     Args:
         what: `{"function": text}` or `{"command": [..]}`, and the names of its `objectives`.
-        limit: most seconds for a point, its own start not counted; `None`: none.
+        limit: most seconds for a point, not counting the start of the process; `None`: no limit.
     """
 
     def __init__(self, what: Mapping[str, Any], limit: float | None) -> None:
@@ -335,7 +341,7 @@ class Child:
         """Return the values of a point in the user's units.
 
         Raises:
-            CallError: it could not be measured.
+            CallError: the point could not be measured.
         """
         try:
             answer = self._line(self._begun({"point": dict(point), "node": node, "seed": seed}))
@@ -348,7 +354,7 @@ class Child:
         return tuple(map(float, answer["values"]))
 
     def _begun(self, job: Mapping[str, Any]) -> tuple[float, float] | None:
-        """Have a job begun, and return when it is late; by a new process where the last ended before it took it up."""
+        """Begin a job, in a new process where the last one ended before it took the job up; return its deadline."""
         if self._process is not None and self._process.poll() is None:
             late = self._send(job, self._limit)
             with contextlib.suppress(_EndedError):
@@ -360,13 +366,13 @@ class Child:
         return late
 
     def kill(self) -> None:
-        """Kill the process and all that it started."""
+        """Kill the process and all its children."""
         if self._process is not None and self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError, PermissionError):  # it has just ended
                 os.killpg(self._process.pid, signal.SIGKILL)
 
     def close(self) -> None:
-        """Let the process end by itself; kill it where it does not."""
+        """Let the process end by itself; kill it if it does not."""
         if self._process is None:
             return
         assert self._process.stdin is not None
@@ -388,10 +394,10 @@ class Child:
             raise CallError(answer["failed"])
 
     def _send(self, content: Mapping[str, Any], limit: float | None) -> tuple[float, float] | None:
-        """Send a line; returns the limit and when it is over."""
+        """Send a line, and return the limit and the deadline."""
         assert self._process is not None
         assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # reading tells
+        with contextlib.suppress(BrokenPipeError):  # reading reports the end
             self._process.stdin.write(json.dumps(content).encode() + b"\n")
         return None if limit is None else (limit, time.monotonic() + limit)
 
@@ -399,7 +405,7 @@ class Child:
         """Return the next line of the process.
 
         Raises:
-            CallError: it is late, or the process has ended (`_EndedError`).
+            CallError: the line is late, or the process has ended (`_EndedError`).
         """
         process = self._process
         assert process is not None
@@ -412,7 +418,7 @@ class Child:
                     raise CallError(f"it took longer than {late[0]:g} seconds")
                 part = os.read(process.stdout.fileno(), 65536)
                 if not part:
-                    self.kill()  # what it may have left running
+                    self.kill()  # and with it what it may have left running
                     raise _EndedError(f"its process ended with {calling.ending(process.wait())}")
                 self._unread += part
         line, _, self._unread = self._unread.partition(b"\n")

@@ -1,4 +1,4 @@
-"""What one node can say about a problem: it measures points, with its own noise, and not everywhere."""
+"""The objective of one node: measurement of points with noise of its own, in the region where the node can measure."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from fne.problems.space import Measure, Space
 
 @dataclass(frozen=True)
 class Objective:
-    """How a node measures.
+    """The objective of one node.
 
     Args:
         measure: the problem's function, which nodes may share.
-        noise: standard deviation of what is added to each value; alpha of eq. (17).
-        infeasible: interval of the first coordinate, in the cube, in which it cannot measure; eq. (18).
-        known: points `[n, d]` of the cube and values `[n, M]` that it has from the start.
-        objectives: how many values a point has; M.
-        declines: whether its owner declines to release what it found.
-        publishes: whether its owner lets all be told which points it chose, as `infill = all` has it.
+        noise: standard deviation of the noise that is added to each value; alpha of eq. (17).
+        infeasible: interval of the first coordinate, in the cube, in which the node cannot measure; eq. (18).
+        known: points `[n, d]` of the cube and values `[n, M]` that the node has from the start.
+        objectives: number of values of a point; M.
+        declines: whether the node's owner declines to release its measurements.
+        publishes: whether the node's owner lets all nodes know which points it chose, as `infill = all` requires.
     """
 
     measure: Measure
@@ -38,7 +38,7 @@ class Objective:
     publishes: bool = False
 
     def feasible(self, points: Tensor) -> Tensor:
-        """Return which points `[..., d]` it can measure, bool `[...]`; one that is not there is NaN."""
+        """Return which points `[..., d]` the node can measure, bool `[...]`; a padded point is NaN."""
         first = points[..., 0]
         if self.infeasible is None:
             return first.isfinite()
@@ -47,25 +47,35 @@ class Objective:
 
 
 def slot(number: int, nodes: int, tau: int) -> tuple[float, float] | None:
-    """Return where node `number` (from 0) of `nodes` cannot measure, in the cube: eq. (18); `None` for tau 0.
+    """Return the interval of the cube in which node `number` (from 0) cannot measure: eq. (18); `None` for tau 0.
 
     Source: Xu et al., "A federated data-driven evolutionary algorithm", section IV-D.
+
+    Args:
+        number: number of the node, from 0.
+        nodes: number of nodes.
+        tau: number of slots, of `nodes`, in which the node cannot measure.
     """
     width = 2 / nodes  # eq. (19), of [-1, 1]
     return (-1 + number * width, min(-1 + (number + tau) * width, 1.0)) if tau else None
 
 
 def read_known(path: Path, space: Space, objectives: Sequence[str] = ("value",)) -> tuple[Tensor, Tensor]:
-    """Return points of the cube `[n, d]` and values `[n, M]` from a CSV with a column a variable and one an objective.
+    """Return points of the cube `[n, d]` and values `[n, M]` from a CSV with a column for each variable and objective.
+
+    Args:
+        path: the CSV file, in UTF-8.
+        space: space of the points.
+        objectives: names of the columns of values.
 
     Raises:
-        DataError: no such file, columns that are missing or unknown, a cell that is no number, or a point outside the
+        DataError: the file is missing, columns are missing or unknown, a cell is no number, or a point is outside the
             bounds; names the file and line.
     """
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             rows = list(csv.reader(file))
-    except (OSError, ValueError, csv.Error) as error:  # of text that is no UTF-8, or a path that cannot be
+    except (OSError, ValueError, csv.Error) as error:  # also for text that is no UTF-8, or an impossible path
         raise DataError(f"problem.known = {path}: cannot be read: {error}; give a CSV in UTF-8, or null") from None
     header = [cell.strip() for cell in rows[0]] if rows else []
     wanted = [*space.names, *objectives]
@@ -105,16 +115,16 @@ def read_known(path: Path, space: Space, objectives: Sequence[str] = ("value",))
 def measured(
     objectives: Sequence[Objective], points: Tensor, seeds: Tensor, nodes: Sequence[str], noise: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return what nodes measure at points `[L, n, d]`, and the same without noise, float64 `[L, n, M]` both.
+    """Return the values that nodes measure at points `[L, n, d]`, with and without noise, both float64 `[L, n, M]`.
 
-    NaN, in all objectives, where a node cannot measure or its measurement failed. Nodes that share a function share
-    one call.
+    Values are NaN, in all objectives, where a node cannot measure or its measurement failed. Nodes that share a
+    function share one call.
 
     Args:
-        objectives: of each row's node.
-        points: of the cube.
-        seeds: int64 `[L]`, of the run that each row belongs to.
-        nodes: names of the nodes.
+        objectives: the objective of each row's node.
+        points: points of the cube.
+        seeds: int64 `[L]`, seed of the run that each row belongs to.
+        nodes: name of each row's node.
         noise: standard normal `[L, n, M]`.
 
     Raises:
@@ -126,7 +136,7 @@ def measured(
     for row, objective in enumerate(objectives):
         if feasible[row].all():
             together.setdefault(id(objective.measure), []).append(row)
-        elif feasible[row].any():  # the others are not asked for: they may cost an hour, or be impossible
+        elif feasible[row].any():  # other points are not measured: a measurement may cost an hour, or be impossible
             wanted = feasible[row]
             part = points[row, wanted].unsqueeze(0)
             values[row, wanted] = _called(objective, part, seeds[row : row + 1], [nodes[row]])[0]

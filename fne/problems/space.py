@@ -1,7 +1,7 @@
-"""What a search is over: named variables with bounds, and the cube [-1, 1]^d in which everything computes.
+"""Search spaces: named variables with bounds, and the cube [-1, 1]^d in which all methods compute.
 
-Methods, messages and archives hold points of the cube; only who measures sees the user's units. That the centre of the
-bounds is the origin matters: FDD-EA sorts centres by their norm, and averaging pulls towards it.
+Methods, messages and archives hold points of the cube; only the measuring code sees the user's units. The centre of the
+bounds is the origin of the cube. That matters: FDD-EA sorts centres by their norm, and averaging pulls to the origin.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 
 EXACT = 2**53
-"""Whole numbers below it, and no larger ones, are all exact as floats."""
+"""Whole numbers below this bound are all exact as floats; larger ones are not."""
 
 
 @dataclass(frozen=True)
 class Variable:
-    """One decision variable: its name, bounds, whether whole numbers only, whether its logarithm is what is even."""
+    """One decision variable: name, bounds, whether it is a whole number, whether its logarithm is searched evenly."""
 
     name: str
     low: float
@@ -39,7 +39,7 @@ class Variable:
                 raise SettingError(key, [self.low, self.high], allowed)
 
     def _rules(self) -> Iterator[tuple[bool, str]]:
-        """Yield what must hold of the bounds, and its words; each presumes those before."""
+        """Yield each rule for the bounds: whether it holds, and its text; a rule presumes the rules before it."""
         bounds = (self.low, self.high)
         yield all(map(math.isfinite, bounds)) and self.low < self.high, "[low, high], finite, low below high"
         if self.integer:
@@ -79,13 +79,13 @@ class Variable:
 
 
 class Space:
-    """Variables in order, and the two ways between the user's units and the cube.
+    """Variables in order, and the conversion between the user's units and the cube.
 
     Args:
-        variables: at least one, of different names.
+        variables: at least one, with distinct names.
 
     Raises:
-        FneError: none, or a name twice.
+        FneError: no variable is given, or a name is given twice.
     """
 
     def __init__(self, variables: Sequence[Variable]) -> None:
@@ -108,7 +108,7 @@ class Space:
         """Return points in the user's units `[..., d]` as points of the cube, float64.
 
         Raises:
-            FneError: a point is outside the bounds, or not of whole numbers where it must be; names the variable.
+            FneError: a point is outside the bounds, or an integer variable is no whole number; names the variable.
         """
         import torch
 
@@ -125,7 +125,7 @@ class Space:
         return torch.stack(columns, dim=-1)
 
     def snap(self, cube: Tensor) -> Tensor:
-        """Return points of the cube with integer variables moved to the values that would be measured."""
+        """Return points of the cube with integer variables moved to the nearest whole numbers."""
         import torch
 
         if not any(variable.integer for variable in self.variables):
@@ -142,10 +142,15 @@ class Space:
 
 
 def space_of(bounds: Mapping[str, Sequence[float]], integer: Sequence[str] = (), log: Sequence[str] = ()) -> Space:
-    """Return a space from `{name: [low, high]}` and the names of integer and of logarithmic variables.
+    """Return the space of variables with given bounds.
+
+    Args:
+        bounds: `{name: [low, high]}`.
+        integer: names of the variables that are whole numbers.
+        log: names of the variables that are searched by their logarithm.
 
     Raises:
-        SettingError: bounds that are no such pair, or names that are not among them.
+        SettingError: bounds are no such pair, or a name is not among the variables.
     """
     for title, names in (("integer", integer), ("log", log)):
         for name in names:
@@ -160,11 +165,10 @@ def space_of(bounds: Mapping[str, Sequence[float]], integer: Sequence[str] = (),
 
 
 class Measure(Protocol):
-    """Evaluates M objectives: `measure(points [L, n, d], seeds [L], nodes [L])` -> `[L, n, M]`, float64, on CPU.
+    """Evaluation of M objectives: `measure(points [L, n, d], seeds [L], nodes [L])` -> `[L, n, M]`, float64, on CPU.
 
-    Row i belongs to the run of seed `seeds[i]` (several runs may go side by side) and is asked of node `nodes[i]`.
-    NaN where no value could be had: a point that has not got all its values counts as one that has none. Smaller is
-    better.
+    Row i belongs to the run of seed `seeds[i]` (several runs may go side by side) and is measured by node `nodes[i]`. A
+    value that could not be measured is NaN, and a point with a NaN counts as a point without values. Smaller is better.
     """
 
     def __call__(self, points: Tensor, seeds: Tensor, nodes: Sequence[str]) -> Tensor: ...
@@ -172,14 +176,14 @@ class Measure(Protocol):
 
 @dataclass(frozen=True)
 class Problem:
-    """What a search is given: its space and what measures points of it.
+    """A problem of a search: its space and the function that measures points of it.
 
     Args:
         space: variables and bounds.
-        measure: how nodes measure; points of the cube, those of integer variables snapped.
+        measure: function that measures points of the cube, with integer variables snapped.
         optimum: the least value if known, for reports.
-        code: digest of the user's code that measures, if any: a run is resumed with the same.
-        objectives: names of what is measured at a point, M of them, in order.
+        code: digest of the user's code that measures, if any: a run is resumed with the same code.
+        objectives: names of the M objectives, in order.
         front: returns points `[n, M]` of the Pareto front if known, for reports.
     """
 
@@ -191,26 +195,26 @@ class Problem:
     front: Callable[[], Tensor] | None = None
 
     def keep(self, journal: Path) -> None:
-        """Let a measure that can (`keep`) write each value to a file at once, and take up what is there."""
+        """Let a measure with a method `keep` write each value to a file at once, and take up the values in the file."""
         getattr(self.measure, "keep", lambda _: None)(journal)
 
     def forget(self) -> None:
-        """Tell it that a checkpoint holds them all."""
+        """Let the measure forget its file: a checkpoint holds all values."""
         getattr(self.measure, "forget", lambda: None)()
 
     def close(self) -> None:
-        """Release what measuring holds, such as child processes."""
+        """Release the resources of the measure, such as child processes."""
         getattr(self.measure, "close", lambda: None)()
 
 
 @dataclass(frozen=True)
 class SearchTask:
-    """What a strategy that looks for a point is given; values stay with the nodes.
+    """The task of a strategy that searches for a point; values stay with the nodes.
 
     Args:
-        space: what the points are of.
-        nodes: how many there are.
-        device: of the server's own computations, such as `cpu`.
+        space: space of the points.
+        nodes: number of nodes.
+        device: device of the server's own computations, such as `cpu`.
     """
 
     space: Space
@@ -220,10 +224,10 @@ class SearchTask:
 
 @dataclass(frozen=True)
 class FrontTask(SearchTask):
-    """What a strategy that looks for a Pareto front is given.
+    """The task of a strategy that searches for a Pareto front.
 
     Args:
-        objectives: how many values a point has, at least two; M.
+        objectives: number of objectives, at least two; M.
     """
 
     objectives: int = 2

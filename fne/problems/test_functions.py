@@ -1,17 +1,18 @@
-"""Five test functions with known minimum 0, as the literature has them or with the optimum moved and the axes turned.
+"""Five test functions with known minimum 0, as in the literature or with a shifted optimum and rotated axes.
 
-Shapes: `L` rows of points (of the runs that go side by side), `n` points in each, `d` variables. Points are in the cube
-[-1, 1]^d, the affine image of a function's bounds.
+Shapes: `L` rows of points (of runs side by side), `n` points in each, `d` variables. Points are in the cube [-1, 1]^d,
+the affine image of a function's bounds.
 
 In the literature the optimum of four of the five is the centre of the domain, and Rosenbrock's is near it, which
-flatters every method that is drawn to the centre. So there are landscapes with another optimum and other axes:
+flatters every method that is drawn to the centre. Two settings therefore move the optimum and the axes:
 
 - `shift` s > 0: the optimum is at a place drawn uniformly within +-s of the half range about the centre;
-- `rotate`: the axes are turned about the optimum by an orthogonal matrix drawn uniformly (Haar).
+- `rotate`: the axes are rotated about the optimum by an orthogonal matrix drawn uniformly (Haar).
 
-Each run has its own, drawn from its seed. Both are meant for Rosenbrock as for the others: its optimum (1, .., 1) is
-moved to that place and turned about. With neither, each is exactly the function of the textbook. Points may have
-arguments outside the function's bounds then; the formula simply holds there.
+Each run has its own shift and rotation, drawn from its seed. Both apply to Rosenbrock as to the others: its optimum
+(1, .., 1) is moved to that place, and the axes are rotated about it. With neither setting, each function is exactly
+that of the textbook. With a setting, points may have arguments outside the function's bounds; the formula simply holds
+there.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ Formula = Callable[[Tensor], Tensor]
 
 
 class Landscape:
-    """A function of points in the cube, with a shift and a rotation of each run's own; a `fne.problems.space.Measure`.
+    """A function of points in the cube, shifted and rotated for each run; a `fne.problems.space.Measure`.
 
-    Those of a run depend on its seed alone, and are the same for all functions of as many variables.
+    The shift and rotation of a run depend on its seed alone, and are the same for all functions of as many variables.
 
     Args:
         formula: the function of the textbook.
@@ -43,7 +44,7 @@ class Landscape:
         dim: number of variables.
         optimum: where the formula's optimum is, the same in each variable.
         shift: how far from the centre optima may lie, as a share of the half range; 0: where the textbook has it.
-        rotate: whether to turn the axes.
+        rotate: whether to rotate the axes.
     """
 
     def __init__(
@@ -57,9 +58,9 @@ class Landscape:
         """Return the values of `points [L, n, d]`, float64 `[L, n, 1]`; all nodes measure the same.
 
         Args:
-            points: in the cube.
-            seeds: of the runs, int64 `[L]`: row `i` is in the landscape of run `seeds[i]`.
-            nodes: of no matter here.
+            points: points in the cube.
+            seeds: seeds of the runs, int64 `[L]`: row `i` is in the landscape of run `seeds[i]`.
+            nodes: not used.
         """
         points = points.double()
         if not (self._shift or self._rotate):
@@ -71,7 +72,7 @@ class Landscape:
         return self._formula(self._half * argument + self._optimum).unsqueeze(-1)
 
     def place(self, seed: int) -> Tensor:
-        """Return where in the cube the optimum of the run with this seed is, float64 `[d]`."""
+        """Return the optimum of the run with this seed, a point of the cube, float64 `[d]`."""
         return self._of(seed)[0]
 
     def _of(self, seed: int) -> tuple[Tensor, Tensor]:
@@ -120,15 +121,17 @@ def griewank_formula(x: Tensor) -> Tensor:
 
 
 # ------------------------------------------------------------------------------------------------ problems
-Dimension = Annotated[int, Key("variables", ge=1, le=100000)]
+Dimension = Annotated[int, Key("number of variables", ge=1, le=100000)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Moved:
-    """Where the optimum lies, and how the axes are turned about it."""
+    """Settings of the shifted optimum, and of the axes rotated about it."""
 
-    shift: Annotated[float, Key("how far from the centre optima lie, in half ranges; 0: unmoved", ge=0, le=0.9)] = 0.0
-    rotate: Annotated[bool, Key("turn the axes about the optimum")] = False
+    shift: Annotated[
+        float, Key("largest distance of the optimum from the centre, in half ranges; 0: unmoved", ge=0, le=0.9)
+    ] = 0.0
+    rotate: Annotated[bool, Key("rotate the axes about the optimum")] = False
 
 
 def _problem(formula: Formula, half: float, dim: int, moved: Moved, optimum: float = 0.0) -> Problem:
@@ -150,7 +153,7 @@ def ellipsoid(
 @register("problem", "rosenbrock")
 def rosenbrock(
     *,
-    dim: Annotated[int, Key("variables", ge=2, le=100000)] = 10,
+    dim: Annotated[int, Key("number of variables", ge=2, le=100000)] = 10,
     moved: Moved,
 ) -> Problem:
     """Rosenbrock: a narrow curved valley, within +-2.048; the optimum of the textbook is (1, .., 1)."""

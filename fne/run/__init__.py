@@ -1,4 +1,4 @@
-"""A run from its config to its summary: its parts, its folder, its checkpoints, its end.
+"""A run from its config to its summary: parts, run folder, checkpoints, results.
 
-The words of the command line stand in `cli`; what is shown of a run stands in `watch`.
+The command line is in `cli`; the display of a run is in `watch`.
 """

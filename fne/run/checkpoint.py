@@ -1,4 +1,4 @@
-"""Checkpoints: everything a resumed run needs, in one file that is either old or new; nodes keep their own part."""
+"""Checkpoints: the state that a resumed run needs, in one file, replaced as a whole; nodes save their part."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ MINUTE = 60.0
 
 
 class Checkpoint:
-    """Writes `checkpoint.pt` every `every` steps (0: only when told), or each minute at least, and reads it back.
+    """Writer and reader of `checkpoint.pt`, written every `every` steps (0: only by `write`) and at least each minute.
 
     Args:
-        folder: of the run.
+        folder: the run folder.
         every: steps between checkpoints.
-        engine: asked to keep the nodes' memory of the same step, first.
-        identity: what must be the same on resume by name, such as the model's signature and each decisive setting.
+        engine: saves the nodes' memory of the same step, before the file is written.
+        identity: values that must be the same on resume, by name, such as the model's signature and each decisive
+            setting.
         extras: returns the state of the watchers (history position, totals).
     """
 
@@ -42,12 +43,12 @@ class Checkpoint:
         self._at = time.monotonic()
 
     def __call__(self, strategy: Strategy, round_: Round, metrics: Metrics) -> None:
-        """Write after each `every`-th step, and where steps are long after one that ends a minute or more since."""
+        """Write after each `every`-th step, and after a step that ends a minute or more after the last checkpoint."""
         if self._every and (strategy.step % self._every == 0 or time.monotonic() - self._at >= MINUTE):
             self.write(strategy)
 
     def write(self, strategy: Strategy) -> None:
-        """Write the checkpoint of the present step; `OSError` on a full disk, the last good one stays."""
+        """Write the checkpoint of the current step; on a full disk raise `OSError`, and the last good one stays."""
         if self.written == strategy.step:
             return
         self._engine.save(strategy.step)
@@ -62,14 +63,14 @@ class Checkpoint:
         self.written, self._at = strategy.step, time.monotonic()
 
     def exists(self) -> bool:
-        """Return whether there is a checkpoint, of whatever state."""
+        """Return whether a checkpoint exists, valid or not."""
         return self._path.exists()
 
     def read(self) -> dict[str, Any]:
         """Return the state last written.
 
         Raises:
-            CheckpointError: missing, damaged, of another format, or of another run; names the differences.
+            CheckpointError: the file is missing, damaged, of another format, or of another run; names the differences.
         """
         if not self.exists():
             raise CheckpointError(
@@ -77,7 +78,7 @@ class Checkpoint:
                 "or start a new run in another folder"
             )
         state = read_checkpoint(self._path)
-        # as texts: 1, 1.0 and true are equal to Python, and so are mappings in another order
+        # compare texts: to Python 1, 1.0 and true are equal, and so are mappings in another order
         there, here = ({key: repr(value) for key, value in of.items()} for of in (state["identity"], self._identity))
         differences = [
             f"{key}: {there.get(key, 'absent')} in the checkpoint, {here.get(key, 'absent')} in this run"

@@ -1,4 +1,4 @@
-"""The run folder: which one, what a resumed run may change, the model file, one process at a time."""
+"""Run folders: choice of the folder, settings that a resumed run may change, finished runs, a lock for one process."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from fne.run.trust import check_own
 
 CONFIG, SUMMARY, FILES = "config.yaml", "summary.json", "files.json"
 MODEL, SOLUTION, FRONT = "model.safetensors", "solution.json", "front.csv"
-"""What a run yields: of training, and of a search for a point or for a front."""
+"""Result files: of a learning run, of a search for a point, of a search for a front."""
 MEASURED = "nodes/measured.jsonl"
-"""What was measured for a problem of the user's own since the last checkpoint."""
+"""Values that were measured for a problem of the user's own since the last checkpoint."""
 
 
 def choose(
@@ -31,12 +31,15 @@ def choose(
     *,
     trust: bool = False,
 ) -> tuple[Path, Config]:
-    """Return the folder that a new or a resumed run asks for, and its config; arguments as of `fne.train`.
+    """Return the folder of a new or resumed run, and its config.
+
+    Args:
+        config, overrides, out, resume, trust: as in `fne.train`.
 
     Raises:
-        FneError: neither a config nor a run to resume; `ConfigError` for a config with mistakes.
-        CheckpointError: nothing to resume there, or other settings than the run's own, with the differences; or code
-            that nobody has trusted, of which nothing was executed.
+        FneError: neither a config nor a run to resume is given; `ConfigError` for a config with mistakes.
+        CheckpointError: the folder has no run, the settings differ from the run's own (names the differences), or the
+            run names code that is not trusted; none of that code was executed.
     """
     if resume is None:
         if config is None:
@@ -65,7 +68,7 @@ def choose(
 
 
 def read_tree(path: Path) -> dict[str, Any]:
-    """Return a config file's plain values, without doing anything that it says; empty where it cannot be read."""
+    """Return a config file's plain values, without executing code that it names; empty where it cannot be read."""
     try:
         tree, _ = parse(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError):
@@ -74,7 +77,7 @@ def read_tree(path: Path) -> dict[str, Any]:
 
 
 def folder_name(config: Config) -> str:
-    """Return `NAME-sSEED`, of a fold of subjects `NAME-sSEED-fFOLD`: so that folds have folders of their own."""
+    """Return `NAME-sSEED`, or for a fold of subjects `NAME-sSEED-fFOLD`, so that each fold has its own folder."""
     fold = config.data.settings.get("fold") if isinstance(config, LearningConfig) else None
     return f"{config.name}-s{config.seed}" + (f"-f{fold}" if fold is not None else "")
 
@@ -86,7 +89,7 @@ def _wanted(config: str | Path | Mapping[str, Any] | Config, overrides: Sequence
 
 
 def _resolved_only(change: str) -> bool:
-    """Whether the difference is that one side says `auto` where the run recorded what that meant."""
+    """Return whether one side of the difference is `auto` and the other the value to which the run resolved it."""
     key, _, values = change.partition(": ")
     new = values.rpartition(" -> ")[2].strip("'\"")
     return (key in {"engine.device", "engine.threads", "evaluation.path", "evaluation.chunk", "evaluation.tile", "wire"}
@@ -94,10 +97,10 @@ def _resolved_only(change: str) -> bool:
 
 
 def make_folder(folder: Path, *, numbered: bool) -> Path:
-    """Make and return the folder of a new run; `numbered`: a new one, with the first free number if it is taken.
+    """Make and return the folder of a new run; `numbered`: append the first free number where the folder exists.
 
     Raises:
-        RunError: it cannot be made there.
+        RunError: the folder cannot be made.
     """
     try:
         if not numbered:
@@ -113,7 +116,7 @@ def _first_free(folder: Path) -> Path:
     free, number = folder, 1
     while True:
         try:
-            free.mkdir()  # of two processes one is the first
+            free.mkdir()  # only one of two processes succeeds
             return free
         except FileExistsError:
             number += 1
@@ -121,15 +124,15 @@ def _first_free(folder: Path) -> Path:
 
 
 def check_unused(folder: Path) -> None:
-    """Raise `RunError` where the folder, which this process holds, has a run in it."""
+    """Raise `RunError` where the folder, which this process has locked, already holds a run."""
     if (folder / CONFIG).exists():
         raise RunError(f"{folder} holds a run already: --resume {folder} goes on with it, or choose another folder")
 
 
 def identity_of(config: Config) -> dict[str, Any]:
-    """Return the settings that decide a run's bits, by dotted key: all but what is watched.
+    """Return the settings that decide a run's bits, by dotted key: all sections except `watch`.
 
-    A setting that is itself a mapping stays whole, since the order of a problem's variables decides, too.
+    A setting that is itself a mapping stays whole, since the order of a problem's variables matters, too.
     """
     tree = config.to_dict()
     if isinstance(config, LearningConfig):
@@ -144,7 +147,7 @@ def identity_of(config: Config) -> dict[str, Any]:
 
 
 def experiment_of(config: Config) -> str:
-    """Return a digest of what runs share that are put together in one row: all but seed, fold, files and machine."""
+    """Return a digest of the settings that runs of one table row share: all except seed, fold, files and machine."""
     tree = without_folders(config)
     if isinstance(config, LearningConfig):
         tree["data"] = {key: value for key, value in tree["data"].items() if key not in {"fold", "path", "download"}}
@@ -155,9 +158,10 @@ def experiment_of(config: Config) -> str:
 
 
 def finished(folder: Path, target: float | None) -> dict[str, Any] | None:
-    """Return the summary of a finished run; where any of its results is broken, the last checkpoint gives them again.
+    """Return the summary of a finished run, `None` for an unfinished one or where a result file is damaged.
 
-    A run that ended at its own `watch.target` and not yet at `target` is not finished.
+    A run that ended at its own `watch.target`, but not yet at `target`, is not finished. Damaged results are made
+    again from the last checkpoint.
     """
     try:
         summary = json.loads(verified(folder / SUMMARY))
@@ -169,13 +173,13 @@ def finished(folder: Path, target: float | None) -> dict[str, Any] | None:
         return None
     ended_at, accuracy = load_config(folder / CONFIG, recorded=True).watch.target, summary.get("accuracy_last")
     if ended_at is None or not isinstance(accuracy, float | int) or accuracy < ended_at:
-        return summary  # it came to its own end
+        return summary  # the run reached its horizon
     return None if target is None or accuracy < target else summary
 
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold the folder for this process; a second one gets a `RunError`. Does nothing where there is no `flock`."""
+    """Lock the folder for this process; a second process gets a `RunError`. Without `flock` nothing is locked."""
     try:
         import fcntl
     except ImportError:  # Windows

@@ -1,4 +1,4 @@
-"""What the kinds of runs share: the protocol by which a run is driven, and checks of what both kinds resolve.
+"""Protocol of a run, common to both kinds of runs, with the resolution of device and threads and common checks.
 
 A run trains a model (`fne.run.learning_run`) or searches a problem (`fne.run.search_run`). `fne.run.train` drives both
 through `Run` and never asks which kind it has.
@@ -19,15 +19,15 @@ from fne.core.errors import RunError, SettingError
 from fne.federation.worker import Worker
 
 POOLED = "all"
-"""Name of the one node that has everything, for methods that are not federated."""
+"""Name of the single node that holds all data, for methods that are not federated."""
 
 
 class Run(Protocol):
-    """A config made real: nodes with what they hold, and a strategy that asks them."""
+    """A run built from a config: the nodes with their data, and the strategy that sends them requests."""
 
     @property
     def config(self) -> Config:
-        """The config, with everything resolved that depends on this machine and the data."""
+        """The config, with all values resolved that depend on this machine and the data."""
         ...
 
     @property
@@ -47,12 +47,12 @@ class Run(Protocol):
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What a checkpoint of the run depends on beside the settings."""
+        """Values beside the settings that must be the same when the run is resumed, by name."""
         ...
 
     @property
     def title(self) -> str:
-        """Name of the run for people."""
+        """Name of the run for display."""
         ...
 
     @property
@@ -61,34 +61,34 @@ class Run(Protocol):
         ...
 
     def begin(self, folder: Path, nodes: Engine) -> Sequence[Callback]:
-        """Write what the run folder says from the first step on; return callbacks to call after each step.
+        """Write the files that the run folder has from the first step on; return callbacks to call after each step.
 
         Args:
             folder: the run folder.
-            nodes: the engine that the nodes are in, without any wrapper.
+            nodes: the engine of the nodes, without any wrapper.
         """
         ...
 
     def settled(self) -> None:
-        """Forget what was kept only until a checkpoint holds it."""
+        """Delete values that were kept only until a checkpoint holds them."""
         ...
 
     def finish(self, folder: Path) -> dict[str, Any]:
-        """Write what the run yields, and return the figures of the summary that belong to it."""
+        """Write the run's results, and return the fields of the summary that belong to them."""
         ...
 
     def close(self) -> None:
-        """Release what the run holds."""
+        """Release the run's resources."""
         ...
 
 
 def resolve_device(settings: Mapping[str, Any]) -> tuple[torch.device, int]:
-    """Set torch up as an engine's settings `device` and `threads` say, and return what they mean on this machine.
+    """Set up torch by an engine's settings `device` and `threads`, and return both as resolved on this machine.
 
-    On CUDA, convolutions become deterministic and TF32 is off: the same bits twice, and none of the missing ones.
+    On CUDA, convolutions become deterministic and TF32 is off, so that runs are repeatable and at full precision.
 
     Raises:
-        RunError: `cuda` is asked for and there is none.
+        RunError: the setting is `cuda` and the machine has no CUDA device.
     """
     wanted = settings.get("device", "auto")
     if wanted == "cuda" and not torch.cuda.is_available():
@@ -104,20 +104,20 @@ def resolve_device(settings: Mapping[str, Any]) -> tuple[torch.device, int]:
 
 
 def engine_values(config: Config, device: torch.device, threads: int) -> dict[str, Any]:
-    """Return what `auto` and 0 mean on this machine, for those settings that the engine has."""
+    """Return the resolved `device` and `threads` by dotted key, for the settings that the engine has."""
     resolved = {"device": device.type, "threads": threads}
     return {f"engine.{key}": value for key, value in resolved.items() if key in config.engine.settings}
 
 
 def check_quorum(config: Config, fewest: int) -> None:
-    """Raise `SettingError` where the quorum is above the `fewest` nodes that a step asks."""
+    """Raise `SettingError` where the quorum is above `fewest`, the smallest number of nodes in a step."""
     quorum = config.engine.settings.get("quorum", 0)
     if quorum > fewest:
         raise SettingError("engine.quorum", quorum, f"at most the number of nodes in a step, {fewest}")
 
 
 def check_away(config: Config, never: str = "") -> None:
-    """Raise `SettingError` where nodes come and go that must not: with secure sums, or for the reason `never`."""
+    """Raise `SettingError` where nodes may be away but must not: with secure sums, or for the reason `never`."""
     away = config.engine.settings.get("away")
     reason = never or ("with secure sums: keys are exchanged once, by nodes that are there" if config.secure else "")
     if away and reason:

@@ -1,4 +1,4 @@
-"""Learning runs: data dealt to nodes, a model, a strategy that trains it, and the worker that hosts the nodes."""
+"""Learning runs: a partition of the data, a model, a strategy that trains it, and the worker that hosts the nodes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from fne.watch.tables import privacy_lines
 
 @dataclass(frozen=True)
 class LearningRun:
-    """A config made real: data dealt to nodes, a model, a strategy, and the worker that hosts the nodes."""
+    """A learning run built from a config: data of each node, model, strategy, and the worker that hosts the nodes."""
 
     config: LearningConfig
     dataset: Dataset
@@ -55,7 +55,7 @@ class LearningRun:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What a run's checkpoint belongs to beside its settings: the model's shapes, the data."""
+        """Values beside the settings that must be the same on resume: the model's shapes, the data's checksum."""
         return {"model": self.task.layout.signature, "data": checksum(self.dataset)}
 
     @property
@@ -66,12 +66,12 @@ class LearningRun:
 
     @property
     def measure(self) -> str:
-        """Loss that the strategy is set to, or the usual loss where the strategy has no such setting."""
+        """Loss in the strategy's settings, or the usual loss where the strategy has no such setting."""
         usual = "cross_entropy" if self.task.classification else "mse"
         return str(self.config.strategy.settings.get("loss") or usual)
 
     def begin(self, folder: Path, nodes: Engine) -> Sequence[Callback]:
-        """Write what is known of the data's files; return what keeps champions."""
+        """Write the reports on the data's files; return the callback that saves champions, if wanted."""
         if self.dataset.files:
             reports = [report.as_json() for report in self.dataset.files]
             write_atomically(folder / FILES, json.dumps(reports, indent=1).encode())
@@ -79,7 +79,7 @@ class LearningRun:
         return [_Champions(folder / "champions", every, self)] if every else []
 
     def settled(self) -> None:
-        """Forget nothing: a checkpoint holds everything already."""
+        """Do nothing: a learning run keeps no values beside its checkpoints."""
 
     def save(self, result: Result, path: Path) -> str:
         """Write genes and buffers as the module's state; return the file's SHA-256."""
@@ -96,7 +96,7 @@ class LearningRun:
         return save_model(module, made, path)
 
     def finish(self, folder: Path) -> dict[str, Any]:
-        """Write the model and return what the summary says of it; the only place that looks at the test part."""
+        """Write the model and return its fields of the summary; nothing else looks at the test part."""
         config, dataset = self.config, self.dataset
         result = self.strategy.result()
         digest = self.save(result, folder / MODEL)
@@ -134,14 +134,14 @@ class LearningRun:
         }
 
     def close(self) -> None:
-        """Release nothing: data and model are garbage like any other."""
+        """Do nothing: data and model are left to the garbage collector."""
 
 
 def load_dataset(config: LearningConfig) -> Dataset:
-    """Load the data set that a config names, and check it: it may be a plugin's.
+    """Load the data set that a config names, and check it, since it may come from a plugin.
 
     Raises:
-        DataError: it is missing, broken or empty.
+        DataError: the data set is missing, broken or empty.
     """
     loader: Callable[..., Dataset] = registry.load("data", config.data.name)
     dataset = check_dataset(loader(seed=config.seed, **config.data.settings))
@@ -157,20 +157,26 @@ def _check_filled(dataset: Dataset, title: str, part: Samples) -> None:
 
 
 def deal_nodes(config: LearningConfig, dataset: Dataset) -> dict[str, Samples]:
-    """Deal the training part to nodes as a config says."""
+    """Deal the training part to nodes by the config's partition."""
     partition = config.data.partition
     return deal(dataset, partition.name, config.data.nodes, config.seed, partition.settings)
 
 
 def new_module(config: LearningConfig, dataset: Dataset, *seed: int | str) -> nn.Module:
-    """Return a freshly initialised model for the data's shape."""
+    """Return a freshly initialised model for the data's shape.
+
+    Args:
+        config: names the model and its settings.
+        dataset: data set of which shape and outputs are used.
+        seed: parts of the seed of the initialisation.
+    """
     build: Callable[..., nn.Module] = registry.load("model", config.model.name)
     with seeded_initialisation(*seed):
         return build(dataset.shape, dataset.outputs, **config.model.settings)
 
 
 def build(config: LearningConfig) -> LearningRun:
-    """Make a config real; the returned config has device, threads and evaluation plan resolved.
+    """Build the learning run of a config; the run's config has device, threads and evaluation plan resolved.
 
     Raises:
         FneError: the settings do not fit the data or this machine; the text names the key.
@@ -199,7 +205,7 @@ def build(config: LearningConfig) -> LearningRun:
         raise SettingError(
             "evaluation.batch_norm", policy, f"identity: model {config.model.name!r} has no batch normalisation"
         )
-    if policy != "identity":  # too little data for it: before there is a folder
+    if policy != "identity":  # reports too little data before the run folder is made
         evaluator.statistics(evaluator.layout.flatten(module), validation.x)
 
     def evaluate(
@@ -233,7 +239,7 @@ def build(config: LearningConfig) -> LearningRun:
         joined=config.evaluation.tiles == "joined",
         replica=Replica(functools.partial(new_lineage, task)),
     )
-    request = strategy.ask(tuple(sorted(nodes)))  # more nodes than there are, and the like: before there is a folder
+    request = strategy.ask(tuple(sorted(nodes)))  # reports impossible settings before the run folder is made
     allowed = policy_of(config, strategy)
     for node in worker.nodes.values():
         node.policy = allowed
@@ -244,10 +250,10 @@ def build(config: LearningConfig) -> LearningRun:
 
 
 def policy_of(config: LearningConfig, strategy: Strategy) -> Policy:
-    """Return what the nodes of a simulation answer: what the strategy asked for first, and what the config says.
+    """Return the policy of a simulation's nodes: what the strategy declares, limited by the config's `policy`.
 
     Raises:
-        SettingError: the strategy asks for what the config does not let nodes answer.
+        SettingError: the strategy requests more than the config lets nodes answer.
     """
     given, terms = config.policy, member(strategy, "terms")
     named = f"with strategy.name = {config.strategy.name!r}"
@@ -277,7 +283,7 @@ def policy_of(config: LearningConfig, strategy: Strategy) -> Policy:
 
 
 def _check_shift(shift: int, shape: tuple[int, ...]) -> None:
-    """Raise `SettingError` where inputs cannot be moved, or would be moved by more than they are long."""
+    """Raise `SettingError` where inputs cannot be shifted, or would be shifted by more than their length."""
     if shift and len(shape) < 2:
         raise SettingError("data.shift", shift, "0: these inputs are no images and no recordings")
     if shift > max(shape[1:], default=0):
@@ -286,7 +292,7 @@ def _check_shift(shift: int, shape: tuple[int, ...]) -> None:
 
 
 def _wire(config: LearningConfig, strategy: Strategy, request: Request) -> str:
-    """Return the codec of a run whose first request is this: `lineage` or `tensors`."""
+    """Return the codec of a run with this first request: `lineage` or `tensors`."""
     reason = ""
     if member(strategy, "lineage") is None:
         reason = f"strategy.name = {config.strategy.name!r}: nodes cannot make what it sends by themselves"
@@ -301,11 +307,11 @@ def new_lineage(task: LearningTask, origin: Mapping[str, Any]) -> Lineage:
     """Return a strategy's lineage at step 0, as a worker holds it.
 
     Args:
-        task: of the model; its validation is not used, a worker has no part in it.
+        task: the learning task of the model; a worker does not use its validation.
         origin: `strategy`, `seed` and `settings`, as the codec sent them.
 
     Raises:
-        FneError: no such strategy, settings that it does not know, or one without a lineage.
+        FneError: no such strategy is registered, it does not know the settings, or it has no lineage.
     """
     name, seed = str(origin["strategy"]), int(origin["seed"])
     declared = registry.settings_model(registry.entry("strategy", name))
@@ -325,7 +331,7 @@ def on_device(samples: Samples, device: torch.device) -> Samples:
 
 
 class _Champions:
-    """Keeps the fittest model of every `every`-th step: FNE saves that of each generation (section 4.3)."""
+    """Callback that saves the fittest model of every `every`-th step; FNE saves one a generation (section 4.3)."""
 
     def __init__(self, folder: Path, every: int, run: LearningRun) -> None:
         self._folder, self._every, self._run = folder, every, run
@@ -339,7 +345,7 @@ class _Champions:
 
 
 def _optional(run: LearningRun, name: str, field: str, use: Callable[[Callable[[], Any]], Any]) -> dict[str, Any]:
-    """Return a field of the summary that an optional method of the strategy gives, null where the method fails."""
+    """Return a field of the summary from an optional method of the strategy, null where the method fails."""
 
     def made(method: Callable[[], Any] | None) -> dict[str, Any]:
         return {} if method is None else {field: use(method)}
@@ -349,7 +355,7 @@ def _optional(run: LearningRun, name: str, field: str, use: Callable[[Callable[[
 
 
 def _account(run: LearningRun, privacy: Callable[[], Any]) -> dict[str, Any]:
-    """Return a strategy's account of privacy, once it is known that it can be written and printed."""
+    """Return a strategy's privacy account, after a check that the account can be written and printed."""
     simulated = any(node.secrets.simulated for node in run.worker.nodes.values())
     account = {**privacy(), "simulated": simulated}
     json.dumps(account)
@@ -358,7 +364,7 @@ def _account(run: LearningRun, privacy: Callable[[], Any]) -> dict[str, Any]:
 
 
 def _front_size(run: LearningRun, test: Samples, folder: Path, population: Callable[[], Any]) -> int:
-    """Write what each trade-off that a run ends with is and comes to; return how many no other one dominates."""
+    """Write each final trade-off with its objectives to `front.csv`; return the number of non-dominated ones."""
     weights, rows = population()
     if rows:
         found = run.evaluator.evaluate(weights, test, loss=run.measure)
@@ -373,12 +379,12 @@ def _front_size(run: LearningRun, test: Samples, folder: Path, population: Calla
 
 
 def _majority(y: Tensor) -> float:
-    """Return the share of the most frequent of labels `[N]`: the accuracy of always answering that class."""
+    """Return the share of the most frequent of labels `[N]`: the accuracy of a model that always answers that class."""
     return int(torch.bincount(y).max()) / len(y)
 
 
 def _by_subject(right: Tensor, dataset: Dataset) -> dict[str, float]:
-    """Return each test subject's share of right answers (`right [N]`), in the order of their numbers."""
+    """Return each test subject's share of correct answers (`right [N]`), in the order of the subjects' numbers."""
     groups = dataset.test.groups
     assert groups is not None
     shares = {}
@@ -389,5 +395,5 @@ def _by_subject(right: Tensor, dataset: Dataset) -> dict[str, float]:
 
 
 def _vote(accuracies: Collection[float]) -> float:
-    """Return the share of subjects of whose samples more than half are right; exactly half counts half."""
+    """Return the share of subjects with an accuracy above one half; a subject at exactly one half counts half."""
     return sum((share > 0.5) + 0.5 * (share == 0.5) for share in accuracies) / len(accuracies)

@@ -1,4 +1,4 @@
-"""The model file of a run: tensors of one module, and what is needed to build the module again; no code."""
+"""The model file of a run: tensors of one module, and the settings that build the module again; no code."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from fne.run.folder import CONFIG, MODEL, read_tree
 
 
 def save_model(module: nn.Module, made: dict[str, Any], path: Path) -> str:
-    """Write a module's state and how the module is `made`; return the file's SHA-256."""
-    # Clones: tied weights are one tensor, which the format refuses; loading them twice fills the one again.
+    """Write a module's state and the description `made` that builds it again; return the file's SHA-256."""
+    # Clone tied weights: they are one tensor, which the format refuses; loading both copies fills that tensor again.
     state = {name: value.contiguous().clone() for name, value in module.state_dict().items()}
     data = safetensors.torch.save(state, metadata={"fne": json.dumps(made)})
     write_atomically(path, data)
@@ -35,7 +35,7 @@ class _Named(BaseModel, strict=True, extra="allow"):
 
 
 class _Made(BaseModel, strict=True):
-    """What a model file says of the module that its tensors belong to."""
+    """Description in a model file of the module that its tensors belong to."""
 
     model: _Named
     seed: int
@@ -47,13 +47,13 @@ def load_model(folder: str | Path, *, plugins: Sequence[str | Path] = ()) -> nn.
     """Return the model of a run folder, on the CPU and in eval mode.
 
     Args:
-        folder: of a finished run.
-        plugins: files to import for a model that is not the toolkit's. None is imported unasked: they are code, and
-            a run folder may come from anywhere.
+        folder: folder of a finished run.
+        plugins: files to import for a model that is not the toolkit's. No other plugin is imported: plugins are code,
+            and a run folder may come from anywhere.
 
     Raises:
         CheckpointError: the folder holds no finished run's model, or a damaged one.
-        FneError: the model is not registered; names the plugins that the run had.
+        FneError: the model is not registered; names the run's plugins.
     """
     path = Path(folder) / MODEL
     if not path.is_file():
@@ -77,7 +77,7 @@ def load_model(folder: str | Path, *, plugins: Sequence[str | Path] = ()) -> nn.
     try:
         if mistakes:
             raise ValueError("; ".join(f"{mistake.key}: {mistake.text}" for mistake in mistakes))
-        with seeded_initialisation(made.seed, "template"):  # as in the run: what is random but not saved
+        with seeded_initialisation(made.seed, "template"):  # values that are random but not saved are as in the run
             module = build(tuple(made.shape), made.outputs, **settings)
         module.load_state_dict(tensors)
     except Exception as error:
@@ -89,7 +89,7 @@ def load_model(folder: str | Path, *, plugins: Sequence[str | Path] = ()) -> nn.
 
 
 def _unregistered(path: Path, name: str) -> str:
-    """Say which plugins the run had whose model nothing known here registers."""
+    """Return the error text for a model that is not registered here; the text names the run's plugins."""
     config = path.with_name(CONFIG)
     plugins = read_tree(config).get("plugins")
     had = [str(plugin) for plugin in plugins] if isinstance(plugins, list) else []

@@ -1,4 +1,4 @@
-"""Search runs: nodes that measure the points of a problem, a strategy that looks for the best, and their worker."""
+"""Search runs: nodes that measure points of a problem, a strategy that searches for the best, and their worker."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ from fne.watch.inspection import FrontView, SimulationView
 
 @dataclass
 class SearchRun:
-    """A config with a problem made real."""
+    """A search run built from a config with a problem."""
 
     config: SearchConfig
     problem: Problem
     strategy: Strategy
     worker: Worker
     view: SimulationView | FrontView | None = field(default=None, init=False)
-    """What looks at the simulated nodes, from `begin` on."""
+    """View of the simulated nodes, from `begin` on."""
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -52,7 +52,7 @@ class SearchRun:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What a run's checkpoint belongs to beside its settings: the code that measures, and what is known already."""
+        """Values beside the settings that must be the same on resume: the measuring code, and the known points."""
         digest = hashlib.sha256()
         for node in self.worker.nodes.values():
             for part in (node.objective.known if node.objective is not None else None) or ():
@@ -70,48 +70,50 @@ class SearchRun:
         return "best value"
 
     def begin(self, folder: Path, nodes: Engine) -> Sequence[Callback]:
-        """Keep what is measured in the folder; return what looks at the simulated nodes."""
+        """Let the problem write its values to the folder; return the view of the simulated nodes."""
         self.problem.keep(folder / MEASURED)
         several = len(self.problem.objectives) > 1
         self.view = FrontView(nodes, self.problem.front) if several else SimulationView(nodes)
         return [self.view]
 
     def settled(self) -> None:
-        """Let the problem forget what it measured, since a checkpoint holds it."""
+        """Let the problem forget its measured values, since a checkpoint holds them."""
         self.problem.forget()
 
     def finish(self, folder: Path) -> dict[str, Any]:
-        """Write `solution.json` or `front.csv`, and return what the summary says of it.
+        """Write `solution.json` or `front.csv`, and return its fields of the summary.
 
-        With several runs side by side the best of all is the solution, and `best_values` has that of each.
+        With several runs side by side the best of all is the solution, and `best_values` has the best of each run.
         """
         view = self.view
         assert view is not None, "a run is begun before it is finished"
         section = self.config.problem
-        told = {key: value for key, value in section.settings.items() if key in _SPLIT and value}
-        told |= {key: value for key, value in (("noise", section.noise), ("infeasible", section.infeasible)) if value}
+        variant = {key: value for key, value in section.settings.items() if key in _SPLIT and value}
+        variant |= {
+            key: value for key, value in (("noise", section.noise), ("infeasible", section.infeasible)) if value
+        }
         yielded = _point(self, view, folder) if isinstance(view, SimulationView) else _front(self, view, folder)
         return {
             "dataset": section.name,
-            "split": ", ".join(f"{key} {value}" for key, value in told.items()) or None,
+            "split": ", ".join(f"{key} {value}" for key, value in variant.items()) or None,
             "optimum": self.problem.optimum,
             **yielded,
         }
 
     def close(self) -> None:
-        """End the processes that measure."""
+        """End the measuring processes."""
         self.problem.close()
 
 
 def build_search(config: SearchConfig) -> SearchRun:
-    """Make a config with a problem real; the returned config has device and threads resolved.
+    """Build the search run of a config with a problem; the run's config has device and threads resolved.
 
     Raises:
         FneError: the settings do not fit each other or this machine; the text names the key.
     """
     several = registry.entry("strategy", config.strategy.name).task == "FrontTask"
     device, threads = resolve_device(config.engine.settings)
-    if several:  # surrogates of a few hundred points: on the CPU it is faster
+    if several:  # surrogates of a few hundred points are faster on the CPU
         device = torch.device("cpu")
     if config.wire == "lineage":
         raise SettingError("wire", config.wire, "tensors or auto with a problem: points are sent as they are")
@@ -133,7 +135,7 @@ def build_search(config: SearchConfig) -> SearchRun:
     releases = member(strategy, "releases")
     _check_declines(config, names if (not pooled if releases is None else releases) else ())
     objectives = {}
-    if pooled:  # where all data lie everything can be measured that somebody can measure
+    if pooled:  # the pooled node can measure what any node can measure
         objectives[POOLED] = Objective(problem.measure, section.noise, objectives=count)
     else:
         for number, name in enumerate(names):
@@ -145,7 +147,7 @@ def build_search(config: SearchConfig) -> SearchRun:
                 publishes=member(strategy, "publishes"),
             )  # fmt: skip
     _check_spread(config, problem)
-    request = strategy.ask(tuple(sorted(objectives)))  # what cannot be asked: before there is a folder
+    request = strategy.ask(tuple(sorted(objectives)))  # reports impossible settings before the run folder is made
     check_quorum(config, member(strategy, "fewest") or len(request.nodes))
     check_away(config, "in a search: all its nodes are there")
     worker = worker_of(objectives, config.seed, device)
@@ -155,7 +157,7 @@ def build_search(config: SearchConfig) -> SearchRun:
 
 
 def _check_objectives(config: SearchConfig, problem: Problem, *, several: bool) -> None:
-    """Raise `SettingError` where a strategy for one objective has more of them, or one for several has one."""
+    """Raise `SettingError` where the strategy and the problem differ in one or several objectives."""
     count = len(problem.objectives)
     if (count > 1) == several:
         return
@@ -165,7 +167,7 @@ def _check_objectives(config: SearchConfig, problem: Problem, *, several: bool) 
 
 
 def _check_spread(config: SearchConfig, problem: Problem) -> None:
-    """Warn where all nodes fit one and the same surrogate, so that an acquisition has no spread over the nodes."""
+    """Warn where all nodes fit the same surrogate, so that an acquisition has no spread over the nodes."""
     section, settings = config.problem, config.strategy.settings
     own = not registry.entry("problem", section.name).module.startswith("fne.")
     unlike = problem.code or own or section.noise or section.infeasible or section.known
@@ -181,7 +183,7 @@ def _check_spread(config: SearchConfig, problem: Problem) -> None:
 
 
 def _check_declines(config: SearchConfig, names: Sequence[str]) -> None:
-    """Raise `SettingError` where a node that is to decline is not among those `names` that are asked for a release."""
+    """Raise `SettingError` where `problem.declines` names a node that is not in `names`, the nodes that release."""
     allowed = f"names of nodes: {', '.join(names)}"
     if not names:
         allowed = f"left out with strategy.name = {config.strategy.name!r}, which ends without a release"
@@ -191,14 +193,14 @@ def _check_declines(config: SearchConfig, names: Sequence[str]) -> None:
 
 
 def worker_of(objectives: Mapping[str, Objective], seed: int, device: torch.device | None = None) -> Worker:
-    """Return a simulation's worker whose nodes have no samples, but measure."""
+    """Return a simulation's worker with nodes that measure and have no samples."""
     none = Samples(torch.zeros(0), torch.zeros(0))
     nodes = {n: Node(n, none, Secrets.simulate(seed, n), objective=own) for n, own in objectives.items()}
     return Worker(nodes, device=device)
 
 
 _SPLIT = ("number", "objectives", "dim", "position", "shift", "rotate")
-"""Settings of problems that say which of a family it is."""
+"""Settings that tell the problems of a family apart."""
 
 
 def _point(run: SearchRun, view: SimulationView, folder: Path) -> dict[str, Any]:
@@ -219,7 +221,7 @@ def _point(run: SearchRun, view: SimulationView, folder: Path) -> dict[str, Any]
 
 
 def _front(run: SearchRun, view: FrontView, folder: Path) -> dict[str, Any]:
-    """Write the published points that no other one dominates, a line each: run, variables, objectives."""
+    """Write the non-dominated published points, a line each: run, variables, objectives."""
     problem, result = run.problem, run.strategy.result()
     assert result.values is not None
     text = io.StringIO()
@@ -242,4 +244,4 @@ def _front(run: SearchRun, view: FrontView, folder: Path) -> dict[str, Any]:
 
 
 def _number(value: float) -> float | None:
-    return value if math.isfinite(value) else None  # JSON knows no other
+    return value if math.isfinite(value) else None  # JSON has no non-finite numbers

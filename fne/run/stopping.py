@@ -1,4 +1,4 @@
-"""The request to stop that a signal makes of a run: the step is finished first, a second signal ends at once."""
+"""Interruption of a run by a signal: the first signal stops after the current step, a second one at once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 
 class Interruption:
-    """Whether a signal has asked the run to stop; a plain flag, since a signal handler must not wait for a lock."""
+    """Flag that a signal sets to stop the run; a plain attribute, since a signal handler must not wait for a lock."""
 
     def __init__(self) -> None:
         self.asked = False
@@ -20,7 +20,7 @@ class Interruption:
 
 @contextlib.contextmanager
 def interrupts() -> Iterator[Interruption]:
-    """Let the first Ctrl-C or SIGTERM finish the step; a second one of either kind interrupts as usual.
+    """Let the run finish its step after the first Ctrl-C or SIGTERM; a second signal of either kind acts as usual.
 
     The second signal may arrive at any instruction of the handler of the first. The handler therefore takes no lock:
     neither that of a `threading.Event` nor that of `sys.stderr`, for which the second signal would wait for ever.
@@ -29,7 +29,7 @@ def interrupts() -> Iterator[Interruption]:
     if threading.current_thread() is not threading.main_thread():
         yield interruption
         return
-    arrived = itertools.count()  # one call in C counts a signal, so that no other signal comes in between
+    arrived = itertools.count()  # counts in one call in C, which no signal can interrupt
 
     def ask_to_stop(signum: int, _: Any) -> None:
         if next(arrived):
@@ -37,7 +37,7 @@ def interrupts() -> Iterator[Interruption]:
             signal.raise_signal(signum)
             return
         interruption.asked = True
-        with contextlib.suppress(OSError):  # nobody reads the message
+        with contextlib.suppress(OSError):  # raised where nobody reads the message
             os.write(2, b"fne: stopping after this step; once more stops at once\n")
 
     def restore() -> None:

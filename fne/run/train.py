@@ -77,27 +77,27 @@ def train(
     """Run a config to its end and return its summary (`summary.json`).
 
     Args:
-        config: a file, a bundled name, a mapping; `None` with `resume`: the run's own.
+        config: a file, a bundled name or a mapping; `None` with `resume`: the run's own config.
         overrides: `key=value` settings, such as `strategy.rounds=50`.
-        out: run folder; default `runs/NAME-sSEED`, of a fold `runs/NAME-sSEED-fFOLD`, with a number where taken.
-        resume: folder of a run to go on with, bit for bit; one that ended at `watch.target` goes on to a higher one.
+        out: run folder; default `runs/NAME-sSEED`, for a fold `runs/NAME-sSEED-fFOLD`, numbered if it exists.
+        resume: folder of a run to resume, bit for bit; a run that ended at `watch.target` goes on to a higher target.
         stop_after: end after this step with a checkpoint; the horizon stays.
-        quiet: no progress bar.
-        trust: go on with a run that names code, also if nothing tells that this user began it, see `fne.run.trust`.
-        new_history: if the history of a run to go on with is damaged, keep it aside and begin another.
+        quiet: show no progress bar.
+        trust: resume a run that names code, even if nothing proves that this user began it, see `fne.run.trust`.
+        new_history: if the history of a resumed run is damaged, keep it aside and begin another.
 
     Returns:
-        The summary; of a run that was stopped early only `name, seed, steps, folder, finished=False`.
+        The summary; for a run that was stopped early only `name, seed, steps, folder, finished=False`.
 
     Raises:
-        FneError: whatever the user can mend; a run's last checkpoint stays good.
+        FneError: an error that the user can mend; the run's last checkpoint stays good.
     """
     folder, wanted = choose(config, overrides, out, resume, trust=trust)
     begun = time.process_time()
     summary = finished(folder, wanted.watch.target) if resume is not None else None
     if summary is not None:
         return summary
-    with bounded(wanted.to_dict()):  # before there is a folder
+    with bounded(wanted.to_dict()):  # before the folder is made
         run = _build(wanted)
     if resume is None:
         folder = make_folder(folder, numbered=out is None)
@@ -140,8 +140,8 @@ def _drive(
     connect: Callable[..., Engine] = registry.load("engine", config.engine.name)
     with contextlib.ExitStack() as stack:
         if config.secure:
-            secure_only(run.worker)  # before engines give each node a worker of its own
-        address = f"{config.name}-s{config.seed}"  # of the nodes' draws
+            secure_only(run.worker)  # before an engine gives each node its own worker
+        address = f"{config.name}-s{config.seed}"  # address of the nodes' draws
         nodes = connect(run.worker, address, folder, **config.engine.settings)
         engine: Engine = Relaying(nodes)
         codec, secured = None, None
@@ -152,7 +152,7 @@ def _drive(
             engine = codec = LineageCodec(engine, strategy, named)
         stack.callback(engine.close)
         totals = Totals(begun)
-        of_settings = {**identity_of(config), "plugins": _plugins(config)}  # and what the plugins' files hold
+        of_settings = {**identity_of(config), "plugins": _plugins(config)}  # and the digests of the plugins' files
         identity = {"horizon": strategy.horizon, **of_settings, **run.identity}
 
         def extras() -> dict[str, Any]:
@@ -162,7 +162,7 @@ def _drive(
 
         checkpoint = Checkpoint(folder, watch.checkpoint_every, engine, identity, extras)
         if resuming and not checkpoint.exists() and is_empty(folder):
-            resuming = False  # it was ended before its first step
+            resuming = False  # the run ended before its first step
         state = checkpoint.read() if resuming else None
         kept: dict[str, Any] = state["extras"] if state else {}
         if state:
@@ -176,8 +176,8 @@ def _drive(
         stack.callback(run.close)
         own = run.begin(folder, nodes)
         history = stack.enter_context(History(folder, watch.every, kept, new=new_history))
-        if resuming:  # everything that goes on was there
-            for stale in (SUMMARY, DIGESTS, MODEL, SOLUTION, FRONT):  # of a run that goes on to another target
+        if resuming:  # all state was read
+            for stale in (SUMMARY, DIGESTS, MODEL, SOLUTION, FRONT):  # results of a run that goes on to another target
                 (folder / stale).unlink(missing_ok=True)
             write_atomically(folder / CONFIG, config.to_yaml().encode())
         interruption = stack.enter_context(interrupts())
@@ -188,7 +188,7 @@ def _drive(
         if state:
             totals.load_state_dict(kept["totals"])
         else:
-            checkpoint.write(strategy)  # so that there is one, whenever the run is killed
+            checkpoint.write(strategy)  # a checkpoint exists whenever the run is killed
         totals.start()
         stops.reached = totals.has_reached(watch.target)  # killed after the last step, before the summary
         if not stops.reached and (stop_after is None or strategy.step < stop_after):
@@ -207,7 +207,7 @@ def _drive(
 
 
 def _watchers(run: Run, folder: Path, *, resuming: bool, quiet: bool) -> list[Progress | TensorBoard]:
-    """Return what shows the run while it goes on; each is a context manager and a callback."""
+    """Return the displays of the running run; each is a context manager and a callback."""
     config, strategy, loss = run.config, run.strategy, run.measure
     sign = DISPLAY_SIGN.get(loss, 1)
     watchers: list[Progress | TensorBoard] = [
@@ -221,7 +221,7 @@ def _watchers(run: Run, folder: Path, *, resuming: bool, quiet: bool) -> list[Pr
 
 
 def _finish(run: Run, folder: Path, totals: Totals) -> dict[str, Any]:
-    """Write what the run yields and the summary."""
+    """Write the run's results and the summary."""
     config, strategy = run.config, run.strategy
     yielded = run.finish(folder)
     summary = {
@@ -247,7 +247,7 @@ def _finish(run: Run, folder: Path, totals: Totals) -> dict[str, Any]:
     names = (MODEL, SOLUTION, FRONT, HISTORY)
     yields = {name: (folder / name).read_bytes() for name in names if (folder / name).exists()}
     write_atomically(folder / DIGESTS, digests({**yields, SUMMARY: written}))
-    write_atomically(folder / SUMMARY, written)  # the last of all: where it is, the run has finished
+    write_atomically(folder / SUMMARY, written)  # written last: a run with a summary has finished
     return summary
 
 
@@ -257,7 +257,7 @@ def _plugins(config: Config) -> dict[str, str]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value with null for numbers that JSON does not know."""
+    """Return a value with null for non-finite numbers, which JSON does not have."""
     if isinstance(value, dict):
         return {key: _plain(entry) for key, entry in value.items()}
     if isinstance(value, list):
@@ -266,7 +266,7 @@ def _plain(value: Any) -> Any:
 
 
 class _Stops:
-    """Ends the run after the present step: `stop_after`, a reached target, Ctrl-C."""
+    """Callback that ends the run after the current step: at `stop_after`, a reached target, Ctrl-C."""
 
     def __init__(
         self, stop_after: int | None, target: float | None, totals: Totals, interruption: Interruption
@@ -275,13 +275,13 @@ class _Stops:
         self.reached = False
 
     def __call__(self, strategy: Strategy, round_: Round, metrics: Metrics) -> bool:
-        self.reached = self._totals.has_reached(self._target)  # which were called before
+        self.reached = self._totals.has_reached(self._target)  # the totals were called before
         late = self._stop_after is not None and strategy.step >= self._stop_after
         return self.reached or late or self._interruption.asked
 
 
 class _Settled:
-    """Lets a run forget what was kept for the next checkpoint, once that is written."""
+    """Callback that lets a run delete the values kept for the next checkpoint, once that is written."""
 
     def __init__(self, checkpoint: Checkpoint, run: Run) -> None:
         self._checkpoint, self._run = checkpoint, run

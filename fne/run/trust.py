@@ -1,9 +1,9 @@
-"""Whether a run folder is one's own: what a folder makes this process execute is run unasked only then.
+"""Ownership marks of run folders: code that a folder names is executed without asking only in the user's own folders.
 
-A run folder names code: plugins, a Python function, a program. To go on with a run is to execute that code, and a
-folder may come from anywhere. So a run that names code leaves a mark in its folder: what it names, the digests of the
-files in it, and a keyed digest of both. The key is a secret in the user's own state folder, so nobody else can make the
-mark. Nothing of a folder is executed to find out.
+A run folder names code: plugins, a Python function, a program. Resuming a run executes that code, and a folder may come
+from anywhere. A run that names code therefore leaves a mark in its folder: the names, the digests of the files, and a
+keyed digest of both. The key is a secret in the user's own state folder, so nobody else can make the mark. The check
+executes no code of a folder.
 """
 
 from __future__ import annotations
@@ -25,38 +25,38 @@ from fne.core.errors import CheckpointError, FneError
 from fne.core.files import write_atomically
 
 MARK = "own.json"
-"""The file in a run folder; a folder whose config names no code has none."""
+"""Name of the mark's file in a run folder; a folder whose config names no code has no mark."""
 _KEY = "run_folders.key"
 _SECTIONS = ("data", "model", "problem", "strategy", "engine")
 
 
 def mark(folder: Path, tree: Mapping[str, Any]) -> None:
-    """Write that a run folder is one's own, if its config names code.
+    """Mark a run folder as the user's own, if its config names code.
 
-    Where the state folder cannot be written there is no mark, and to go on needs the user's word.
+    Where the state folder cannot be written no mark is made, and resuming needs the user's consent.
 
     Args:
-        folder: of the run.
+        folder: the run folder.
         tree: the run's config as plain values.
     """
     code = code_of(tree)
     if not code:
         return
     with contextlib.suppress(OSError):
-        told = {"code": code, "files": _digests(code)}
-        write_atomically(folder / MARK, json.dumps(told | {"mark": _keyed(_secret(make=True), told)}).encode())
+        content = {"code": code, "files": _digests(code)}
+        write_atomically(folder / MARK, json.dumps(content | {"mark": _keyed(_secret(make=True), content)}).encode())
 
 
 def check_own(folder: Path, tree: Mapping[str, Any], given: Mapping[str, Any] | None = None) -> None:
-    """Refuse to go on with a run folder that names code, unless this user began the run here with the same code.
+    """Refuse to resume a run folder that names code, unless this user began the run here with the same code.
 
     Args:
-        folder: of the run.
-        tree: its config as plain values, of which nothing was executed.
+        folder: the run folder.
+        tree: the run's config as plain values; no code of it was executed.
         given: a config of the user's own; code that it names, with the same content, is trusted.
 
     Raises:
-        CheckpointError: nothing tells that the folder is one's own, or a file of its code has changed since.
+        CheckpointError: nothing proves that the folder is the user's own, or a file of its code has changed since.
     """
     code = code_of(tree)
     if not code or (given is not None and _same(code, code_of(given))):
@@ -79,10 +79,10 @@ def check_own(folder: Path, tree: Mapping[str, Any], given: Mapping[str, Any] | 
 
 
 def code_of(tree: Mapping[str, Any]) -> list[list[str]]:
-    """Return what a config makes a run execute beside the toolkit and what is installed: where it says so, and words.
+    """Return the code that a config adds to the toolkit and the installed packages: a setting's key and its words each.
 
     Args:
-        tree: plain values. Only settings of the toolkit's own are looked at: those of a plugin go with the plugin.
+        tree: plain values. Only settings of the toolkit's own are looked at: a plugin's settings go with the plugin.
     """
     plugins = tree.get("plugins")
     found = [["plugins", str(path)] for path in plugins] if isinstance(plugins, list | tuple) else []
@@ -104,7 +104,7 @@ def code_of(tree: Mapping[str, Any]) -> list[list[str]]:
 
 
 def _same(code: list[list[str]], given: list[list[str]]) -> bool:
-    """Return whether all of the code is among what is given, by content where it is a file."""
+    """Return whether all of the code is among the given code, compared by content where it is a file."""
 
     def content(words: list[str]) -> tuple[str, ...]:
         kind, *rest = words
@@ -115,7 +115,7 @@ def _same(code: list[list[str]], given: list[list[str]]) -> bool:
 
 
 def _marked(folder: Path) -> dict[str, Any] | None:
-    """Return what the folder's mark says, if it is this user's."""
+    """Return the content of the folder's mark, `None` where the mark is missing or not this user's."""
     try:
         told = json.loads((folder / MARK).read_bytes())
         own = {"code": told["code"], "files": dict(told["files"])}
@@ -130,14 +130,14 @@ def _keyed(key: bytes, told: Mapping[str, Any]) -> str:
 
 
 def _digests(code: list[list[str]]) -> dict[str, str]:
-    """Return the digest of each file among the words: plugins, files of functions, programs and their arguments."""
+    """Return the digest of each file among the words: plugins, functions' files, programs and their arguments."""
     words = [word for _, *rest in code for word in rest]
     files = {file for word in words for file in (word, word.rpartition(":")[0]) if file}
     return {file: digest for file in sorted(files) if (digest := _sha256(file))}
 
 
 def _sha256(file: str) -> str:
-    """Return the digest of a file, or nothing where there is none: an argument of a program need not be one."""
+    """Return the digest of a file, or an empty text for a word that is no file, such as a program's argument."""
     try:
         return hashlib.sha256(Path(file).read_bytes()).hexdigest() if os.path.isfile(file) else ""
     except (OSError, ValueError):
@@ -145,14 +145,14 @@ def _sha256(file: str) -> str:
 
 
 def _secret(*, make: bool) -> bytes:
-    """Return the user's key; to `make` it where there is none."""
+    """Return the user's key; with `make`, make a key where none exists."""
     path = Path(platformdirs.user_state_dir("fne", appauthor=False)) / _KEY
     if make and not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         fresh = path.with_name(f".{_KEY}.{secrets.token_hex(4)}.tmp")
         write_atomically(fresh, secrets.token_bytes(32), private=True)
         with contextlib.suppress(FileExistsError):
-            os.link(fresh, path)  # of two processes one is the first
+            os.link(fresh, path)  # only one of two processes succeeds
         fresh.unlink(missing_ok=True)
     key = path.read_bytes()
     if len(key) != 32:

@@ -1,4 +1,4 @@
-"""What methods that solve a problem share: node tasks, rounds with surrogates, fronts, the release at the end.
+"""Shared parts of methods that solve a problem: node tasks, rounds with surrogates, fronts, the final release.
 
-The methods themselves, one a file, stand in `strategies`.
+The methods themselves are in `strategies`, one file each.
 """

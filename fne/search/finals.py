@@ -1,20 +1,20 @@
 """The finals of a search: all nodes measure a few finalists, and the mean over the nodes decides.
 
-What a node has measured by itself does not decide which point is the best: of many noisy values, or of values at unlike
-sites, the least belongs to the luckiest. The finals take three steps, of which the last alone measures:
+The values that a single node measured do not decide which point is the best: of many noisy values, or of values at
+unlike sites, the least belongs to the luckiest node. The finals take three steps, and only the last one measures:
 
 1. proposal: each owner proposes the best points of its node, without values, or declines.
-2. recall: the sum over the nodes of what they have measured at the proposed points already. The means make a shortlist
-   of at most so many finalists.
+2. recall: the nodes add up the values that they have already measured at the proposed points. The means decide which
+   points are on the shortlist, at most `most` finalists.
 3. measurement: all nodes measure the finalists anew, and the means of these values decide.
 
-Only points and sums of values cross the wire. The values that made a point a finalist have no part in the decision, or
-luck would decide after all. The mean of a finalist is over the nodes that could measure it, and counts where these are
-a quorum: more than half of the nodes whose owners do not decline. A node whose owner declines proposes nothing and adds
-nothing to the sums.
+Only points and sums of values cross the wire. The values that made a point a finalist have no part in the decision;
+otherwise luck would decide after all. The mean of a finalist is taken over the nodes that could measure it, and counts
+where these nodes are a quorum: more than half of the nodes whose owners do not decline. A node whose owner declines
+proposes nothing and adds nothing to the sums.
 
 Shapes: `B` runs side by side, `n` points, `d` variables, `M` objectives. Points lie in the cube [-1, 1]^d; a row of NaN
-stands for no point.
+means "no point".
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from fne.search.value_search import Arithmetic, means_of, value_request
 
 PROPOSAL, RECALL, MEASUREMENT = range(3)
 STEPS = 3
-"""Steps of the finals; a server that knows the means of values needs the last one only."""
+"""Number of steps of the finals; a server that knows the means of the values needs only the last one."""
 
 
 class Finals:
@@ -44,7 +44,7 @@ class Finals:
 
     Args:
         kind: whether the runs yield a point each or a front each.
-        seed: of the first run.
+        seed: seed of the first run.
         sizes: the numbers of `runs` side by side, of `variables` and of `objectives`.
         most: largest number of finalists of a run.
         arithmetic: how values are added, see `fne.search.value_tasks.measure_task`.
@@ -68,10 +68,10 @@ class Finals:
         self.over = False
         """Whether nothing is left to do: the finalists are measured, or there are none."""
         self.measured = 0
-        """Number of finalists that were measured, of several runs the largest."""
+        """Number of finalists that were measured; with several runs, the largest such number."""
 
     def tasks(self, first: int) -> Tasks:
-        """Return the node tasks that it asks for from a step on, see `fne.privacy.policy.Tasks`."""
+        """Return the node tasks that the finals request from step `first` on, see `fne.privacy.policy.Tasks`."""
         proposal, others = (first + PROPOSAL,) * 2, (first + RECALL, first + MEASUREMENT)
         return {
             self._task: {"values": False, STEP: proposal},
@@ -95,9 +95,9 @@ class Finals:
 
         Args:
             place: which of the three steps.
-            step: of the run, for warnings.
+            step: step of the run, for warnings.
             round_: the answers.
-            before: what is known before the finals, which stays the result where there is no finalist.
+            before: the result before the finals, which stays the result where there is no finalist.
         """
         if place == PROPOSAL:
             return self._proposed(round_, before)
@@ -109,20 +109,20 @@ class Finals:
         return self._decided(step, means, counts, (self._asked - self._declined) // 2 + 1, before)
 
     def _proposed(self, round_: Round, before: Result) -> Result:
-        """Keep the different points that owners propose, in the order of the nodes."""
+        """Keep the distinct points that owners propose, in the order of the nodes."""
         self._declined = sum(failure.status is Status.DECLINED for failure in round_.failures)
         name = "point" if self._kind == "point" else "points"
-        told = [reply.payload[name].double() for reply in round_.replies]
-        if not told:
+        proposals = [reply.payload[name].double() for reply in round_.replies]
+        if not proposals:
             self.over = True
             return declined(round_, before)
-        together = torch.cat([points.unsqueeze(1) if points.dim() == 2 else points for points in told], dim=1)
+        together = torch.cat([points.unsqueeze(1) if points.dim() == 2 else points for points in proposals], dim=1)
         self._points = _stacked([points[_different(points)] for points in together])
         self.over = self._points.shape[1] == 0
         return before
 
     def shortlist(self, points: Tensor, means: Tensor) -> None:
-        """Make the best of points `[B, n, d]` by means of values `[B, n, M]` the finalists, the best first.
+        """Choose the finalists: the best of points `[B, n, d]` by the means `[B, n, M]` of their values, best first.
 
         A point whose mean is not known comes last.
         """
@@ -158,12 +158,12 @@ class Finals:
 
     @property
     def figures(self) -> Metrics:
-        """What a step's metrics say of the finals: once they are over, how many finalists were measured."""
+        """Metrics of the finals: once they are over, how many finalists were measured."""
         return {"finalists": self.measured} if self.over else {}
 
     # ------------------------------------------------------------------------------------------------ state
     def state_dict(self) -> dict[str, Any]:
-        """Return everything that goes on."""
+        """Return the state that a resumed run continues from."""
         return {
             "points": self._points, "declined": self._declined, "over": self.over, "measured": self.measured,
         }  # fmt: skip
@@ -175,7 +175,7 @@ class Finals:
 
 
 def _different(points: Tensor) -> Tensor:
-    """Return where points `[n, d]` occur for the first time, int64, in order; no point is left out."""
+    """Return the rows at which points `[n, d]` occur for the first time, int64, in order; rows of NaN are skipped."""
     first: dict[bytes, int] = {}
     for place, point in enumerate(points):
         if bool(point.isfinite().all()):
@@ -192,16 +192,16 @@ def _stacked(rows: Sequence[Tensor]) -> Tensor:
 
 
 def _by_value(values: Tensor) -> Tensor:
-    """Return the order of values `[n]`, the least first; equal ones stay in order, NaN comes last."""
+    """Return the order of values `[n]`, the least first; equal values keep their order, NaN comes last."""
     return torch.where(values.isnan(), torch.inf, values).argsort(stable=True)
 
 
 def _by_fronts(values: Tensor, most: int) -> Tensor:
     """Return an order of values `[n, M]` by which a front as wide as possible is among the first `most`.
 
-    Those come first that no other dominates, then those that only these dominate, and so on. The front that has no
-    room as a whole begins with the least value of the first objective, and each further point is the farthest from
-    those before, in units of the front's ranges. Rows of NaN come last.
+    Non-dominated rows come first, then the rows that only these dominate, and so on. A front that does not fit as a
+    whole begins with the least value of the first objective, and each further point is the farthest from the points
+    before it, in units of the front's ranges. Rows of NaN come last.
     """
     order: list[int] = []
     left = torch.arange(len(values))
@@ -216,7 +216,7 @@ def _by_fronts(values: Tensor, most: int) -> Tensor:
 
 
 def _spread(values: Tensor) -> Tensor:
-    """Return an order of values `[n, M]` in which each is the farthest from those before; the first is an end."""
+    """Return an order of values `[n, M]` in which each is the farthest from all before it; the first is an end."""
     low, high = values.amin(dim=0), values.amax(dim=0)
     scaled = (values - low) / torch.where(high > low, high - low, 1.0)
     order = [int(scaled[:, 0].argmin())]

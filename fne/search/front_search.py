@@ -1,9 +1,9 @@
 """Searches for a Pareto front whose values stay with the nodes: rounds of surrogates, selection at a chosen node.
 
-A round is a step in which nodes fit surrogates (and measure, where there is something to measure), one in which they
-predict a first population, and one for each generation: the server varies what survived, all nodes predict, the chosen
-node selects. In the last generation that node chooses a few points, measures and keeps them. At the run's end each
-owner publishes its front, or declines, and all nodes measure what is published (`fne.search.finals`).
+A round is a step in which nodes fit surrogates (and measure, where there is something to measure), a step in which they
+predict a first population, and a step for each generation: the server varies the survivors, all nodes predict, the
+chosen node selects. In the last generation that node chooses a few points, measures them and keeps the values. At the
+run's end each owner publishes its front, or declines, and all nodes measure the published points (`fne.search.finals`).
 
 Shapes: `B` runs side by side, `V` places of the population, `n` candidates, `d` variables, `M` objectives, `m` centres.
 Points lie in the cube [-1, 1]^d.
@@ -42,20 +42,20 @@ from fne.surrogates import rbfn
 from fne.surrogates.rbfn import Network
 
 ADAPTED = 0.1
-"""Share of the generations after which reference vectors are adapted again and again: f_r."""
+"""Share of the generations between two adaptations of the reference vectors: f_r."""
 _NONE = torch.zeros(0, dtype=torch.int64)
 
 
 class FrontSearch:
-    """A search for a front; a `fne.core.contracts.Strategy` that `fdd_ea_mo` and `fdd_ea_dh` are settings of.
+    """A search for a front: the `fne.core.contracts.Strategy` behind both `fdd_ea_mo` and `fdd_ea_dh`.
 
     Args:
         task: the space and the number of objectives.
-        seed, runs: of the first run, and how many there are side by side.
+        seed, runs: seed of the first run, and number of runs side by side.
         front: rounds, surrogates, acquisition, and the search in a round.
-        arithmetic, masking: of the sums, see `fne.config.groups.Arithmetic`.
+        arithmetic, masking: how predictions are added and masked, see `fne.config.groups`.
         ending: whether the run ends with the owners' fronts, and which points all nodes measure then.
-        secure: whether `secure` must be set, or must not.
+        secure: whether the config must set `secure`, or must not.
     """
 
     takes_known = True
@@ -94,7 +94,7 @@ class FrontSearch:
             self._network = {"weights": u[..., :-1], "bias": u[..., -1]}
         self._sizes = {"runs": runs, "variables": d, "objectives": task.objectives}
         self._finals: Finals | None = None
-        if ending.release and ending.finals == "mean" and task.nodes > 1:  # one node alone has nobody to agree with
+        if ending.release and ending.finals == "mean" and task.nodes > 1:  # a single node needs no agreement
             words: Literal["fixed", "float"] = "fixed" if arithmetic == "fixed" else "float"
             self._finals = Finals("front", seed=seed, sizes=self._sizes, most=ending.finalists, arithmetic=words)
         self.publishes = front.infill == "all"
@@ -108,7 +108,7 @@ class FrontSearch:
     # ------------------------------------------------------------------------------------------------ schedule
     @property
     def horizon(self) -> int:
-        """All rounds' steps, one in which all measure what was published last, and the finals or the release."""
+        """Steps of all rounds, a step in which all measure the points published last, and the finals or release."""
         last = STEPS if self._finals else self.releases
         return self._front.rounds * (2 + self._front.generations) + self.publishes + last
 
@@ -118,22 +118,23 @@ class FrontSearch:
         return self.step >= self.horizon or (self._finals is not None and self._finals.over)
 
     def _place(self) -> tuple[int, int]:
-        """Return round and generation: -1 is where nodes fit, 0 the first population.
+        """Return round and generation: in generation -1 nodes fit surrogates, generation 0 is the first population.
 
-        Behind the rounds -1 is where all measure what was published last, and the finals or the release begin at 0.
+        After the last round, -1 is the step in which all measure the points published last, and the finals or the
+        release begin at 0.
         """
         each = 2 + self._front.generations
         round_ = min(self.step // each, self._front.rounds)
         return round_, self.step - round_ * each - (self.publishes or round_ < self._front.rounds)
 
     def _members(self, nodes: Sequence[str]) -> list[tuple[str, ...]]:
-        """Return who takes part in the round, of each run; those that the round has lost are out."""
+        """Return the participants of the round in each run, without the nodes that the round has lost."""
         return self._participation(self._place()[0], [name for name in nodes if name not in self._lost])
 
     # ------------------------------------------------------------------------------------------------ ask
     @property
     def tasks(self) -> Tasks:
-        """Node tasks that it asks for, see `fne.privacy.policy.Tasks`."""
+        """Node tasks that the search requests, see `fne.privacy.policy.Tasks`."""
         last = self._front.rounds * (2 + self._front.generations) + self.publishes
         each = {"surrogate": self._front.surrogate, "arithmetic": self._arithmetic, STEP: (0, last - 1)}
         selecting = {
@@ -146,7 +147,7 @@ class FrontSearch:
         return tasks | {"release_front": {"values": True, STEP: (last, last)}} if self.releases else tasks
 
     def ask(self, nodes: Sequence[str]) -> Request:
-        """Return the request for surrogates, for predictions of candidates to the chosen node, or for the release."""
+        """Return the next request: for surrogates, for predictions that the chosen node opens, or for the release."""
         round_, generation = self._place()
         if generation < 0:
             return self._fit_request(nodes)
@@ -170,7 +171,7 @@ class FrontSearch:
         )  # fmt: skip
 
     def _fit_request(self, nodes: Sequence[str]) -> Request:
-        """Return the request for surrogates; all measure the start, and with `publish` what was chosen since."""
+        """Return the request for surrogates; all nodes measure the start, and later the points that were published."""
         common = {"points": self._asked}
         options = self._sum_options(len(nodes))
         if self._front.surrogate == "network":
@@ -180,11 +181,11 @@ class FrontSearch:
         return Request(Header(self.seed, self.step), "front_fit", tuple(nodes), common, {}, options, reduce="sum")
 
     def _sum_options(self, parties: int) -> dict[str, Scalar]:
-        """Return the options of both tasks whose answers so many nodes add up."""
+        """Return the options shared by both tasks whose answers `parties` nodes add up."""
         return {"surrogate": self._front.surrogate, "arithmetic": self._arithmetic, "parties": parties}
 
     def _relay(self, members: Sequence[Sequence[str]], generation: int) -> Relay:
-        """Return what the chosen nodes do with the sums: each run has one, drawn anew every round."""
+        """Return what the chosen nodes do with the sums: each run has one chosen node, drawn anew every round."""
         chosen = runs_by_node([[chosen_node(self.seed + run, self._turn, m)] for run, m in enumerate(members)])
         private = {node: {"runs": runs} for node, runs in chosen.items()} if self._runs > 1 else {}
         self._chosen = chosen
@@ -200,22 +201,23 @@ class FrontSearch:
         return Relay(tuple(chosen), "select", private, options)
 
     def _fresh(self, generation: int) -> bool:
-        """Return whether the chosen node is told the whole population: it knows of none, or none that it can trust."""
+        """Return whether the chosen node is sent the whole population: it has none, or none that it can trust."""
         return generation == 0 or self._lead_lost or self._masking is not None
 
     def _candidates(self, generation: int) -> Tensor:
-        """Return what is predicted next, `[B, n, d]`: a first population, or children, with the parents if need be."""
+        """Return the next candidates `[B, n, d]`: a first population, or children, with their parents if need be."""
         if self._sent is None or self._sent[0] != self.step:
             made = self._children() if generation and self._taken.any() else self._first()
             if generation and self._taken.any() and self._fresh(generation):
                 made = torch.cat([rvea.filled(self._survivors, self._taken), made], dim=1)
-            self._sent = self.step, self._space.snap(made).float()  # as they are sent: so they are kept, too
+            self._sent = self.step, self._space.snap(made).float()  # kept as they are sent
         return self._sent[1]
 
     def _first(self) -> Tensor:
-        """Return a Latin hypercube, and children of those who survived in the round before.
+        """Return a Latin hypercube, and children of the survivors of the round before.
 
-        Not they themselves: what a chosen node has measured of them no other one knows of, and would measure again.
+        The survivors themselves are left out: the next chosen node does not know which of them another chosen node has
+        measured, and would measure them again.
         """
         places, d = self._survivors.shape[1:]
         u = torch.stack([
@@ -236,7 +238,7 @@ class FrontSearch:
 
     # ------------------------------------------------------------------------------------------------ tell
     def tell(self, round_: Round) -> Metrics:
-        """Average the networks, go on with the survivors, or keep the fronts that were published."""
+        """Average the networks, continue with the survivors, or keep the published fronts."""
         number, generation = self._place()
         figures: Metrics = {}
         if generation < 0:
@@ -258,10 +260,10 @@ class FrontSearch:
         return {"round": done, "evaluations": evaluations, **figures}
 
     def _average(self, round_: Round) -> None:
-        """Make the global network of the sums.
+        """Make the global network from the sums.
 
         Raises:
-            RunError: nobody could measure anything, or the networks are not finite.
+            RunError: no node could measure any point, or the networks are non-finite.
         """
         (total,) = round_.replies
         samples = total.payload["samples"].double()
@@ -283,10 +285,10 @@ class FrontSearch:
         self._network = {name: getattr(made, name) for name in network}
 
     def _go_on(self, round_: Round, generation: int) -> Metrics:
-        """Take over the survivors, or in the last generation nothing, or the points that are published.
+        """Take over the survivors; in the last generation take over the published points, if any.
 
-        A generation that nobody leads to its end is lost; the next one has another leader, who is told everything. If
-        it was the last one nothing is measured in the round.
+        A generation whose chosen node fails is lost; the next generation has another chosen node, which is sent the
+        whole population. If the lost generation was the last one, nothing is measured in the round.
         """
         assert self._sent is not None
         led = self._led(round_)
@@ -307,22 +309,22 @@ class FrontSearch:
         return {"survivors": float(self._taken.sum(dim=1).double().mean())}
 
     def _led(self, round_: Round) -> Tensor | None:
-        """Return where each run's row is in the chosen nodes' answers put together, or `None` where one is missing."""
-        told = torch.cat([self._chosen.get(reply.node, _NONE) for reply in round_.replies] or [_NONE])
-        return told.argsort() if len(told) == self._runs else None
+        """Return each run's row in the chosen nodes' concatenated answers, or `None` where an answer is missing."""
+        runs = torch.cat([self._chosen.get(reply.node, _NONE) for reply in round_.replies] or [_NONE])
+        return runs.argsort() if len(runs) == self._runs else None
 
     def _lose(self, round_: Round) -> None:
-        """Leave those that failed out for the rest of the round, and draw another chosen node."""
+        """Leave the failed nodes out for the rest of the round, and draw another chosen node."""
         self._lost = sorted({*self._lost, *(failure.node for failure in round_.failures)})
         self._lead_lost, self._turn = True, self._turn + 1
 
     # ------------------------------------------------------------------------------------------------ result
     def result(self) -> Result:
-        """Return the front that the owners published, nothing before that."""
+        """Return the front that the owners published; it is empty before that."""
         return self._result
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything that goes on."""
+        """Return the state that a resumed run continues from."""
         return {
             "step": self.step, "turn": self._turn, "measured": self._measured, "survivors": self._survivors,
             "taken": self._taken, "network": dict(self._network), "asked": self._asked, "lost": list(self._lost),
@@ -347,16 +349,16 @@ def _stacked(rows: Sequence[Tensor], order: Tensor) -> Tensor:
 
 
 def default_initial(task: FrontTask) -> int:
-    """Return 11 d - 1 points, as FDD-EA-DH has them."""
+    """Return the default number of initial points, 11 d - 1, as in FDD-EA-DH."""
     return 11 * len(task.space) - 1
 
 
 def default_centres(task: FrontTask) -> int:
-    """Return how many centres the authors' networks have."""
+    """Return the number of centres of the authors' networks."""
     return math.isqrt(task.objectives + len(task.space)) + 3
 
 
 def default_population(objectives: int) -> int:
-    """Return the most reference vectors: as the authors have for 3, 5, 10 and 20 objectives, for 6 and 8 as RVEA's."""
+    """Return the most reference vectors: the authors' for 3, 5, 10 and 20 objectives, RVEA's for 6 and 8."""
     known = {2: 100, 3: 105, 4: 120, 5: 126, 6: 132, 7: 140, 8: 156, 9: 174}
     return known.get(objectives, 230 + 19 * (objectives - 10))

@@ -1,17 +1,18 @@
 """Node tasks of searches for a Pareto front: fit surrogates, predict candidates, select among them, measure some.
 
-The round's chosen node is given sums of what all nodes predict (`fne.core.messages.Relay`). It selects, and answers
-which candidates survive. What it selects by stays with the node, and in the last generation what it selects, too.
+The round's chosen node receives sums of all nodes' predictions (`fne.core.messages.Relay`). It selects, and answers
+which candidates survive. The acquisition stays with the node, and in the last generation the selection does, too.
 
 At a round's end the chosen node picks points of its population, spread over the front, and measures them (infill).
 
 Shapes: `B` runs side by side, `r` of them in which a node takes part, `n` candidates, `V` places of the population (one
 a reference vector), `M` objectives, `d` variables, `m` centres.
 
-Beside what it has measured (`fne.search.measurements`) a node's memory holds
+Beside its measurements (`fne.search.measurements`) a node's memory holds
 
     model.centres, ..          its surrogates, of each run
-    front.candidates [B, n, d] those that it has predicted last, and `front.fed [B, n, M]`, what the global network says
+    front.candidates [B, n, d] the candidates that it predicted last, and `front.fed [B, n, M]`, what the global network
+                               predicts for them
     front.points [B, V, d]     the population of the chosen node, its acquisition `front.values [B, V, M]`, which places
                                are taken `front.taken [B, V]`, and the reference vectors `front.vectors [B, V, M]`
 """
@@ -53,9 +54,9 @@ _SCALE = "scale the objectives; unprotected, strategy.arithmetic = float has no 
 
 # ------------------------------------------------------------------------------------------------ surrogates
 def fit_payload(request: Request, node: str) -> Payload:
-    """Return what `front_fit` yields: samples, and what the global network is made of."""
+    """Return the payload of `front_fit`: samples, and the terms of the global network."""
     runs, _, variables = request.common["points"].shape
-    told = {"samples": Entry("int", (runs,), least=0)}
+    entries = {"samples": Entry("int", (runs,), least=0)}
     if request.options["surrogate"] == "network":
         kind: Kind = "int" if request.options["arithmetic"] == "fixed" else "float"
         objectives, centres = request.common["weights"].shape[1:]
@@ -63,8 +64,8 @@ def fit_payload(request: Request, node: str) -> Payload:
             "centres": (runs, centres, variables), "widths": (runs, centres),
             "weights": (runs, objectives, centres), "bias": (runs, objectives),
         }  # fmt: skip
-        told |= {name: Entry(kind, size, finite="usual") for name, size in sizes.items()}
-    return told
+        entries |= {name: Entry(kind, size, finite="usual") for name, size in sizes.items()}
+    return entries
 
 
 @register("task", "front_fit", payload=fit_payload)
@@ -73,19 +74,19 @@ def fit_task(
     nodes: Sequence[Node],
     request: Request,
     *,
-    surrogate: Annotated[Surrogate, Key("interpolants, or networks")],
-    arithmetic: Annotated[Arithmetic, Key("of the sum")],
+    surrogate: Annotated[Surrogate, Key("kind of surrogate: interpolants, or networks")],
+    arithmetic: Annotated[Arithmetic, Key("arithmetic of the sum")],
     parties: Parties,
-    centres: Annotated[int, Key("of a network", ge=1)] = 1,
-    epochs: Annotated[int, Key("of its training", unit="epochs", ge=1)] = 1,
-    lr: Annotated[float, Key("of its training", gt=0)] = 1.0,
-    starts: Annotated[int, Key("of k-means", ge=1)] = 1,
+    centres: Annotated[int, Key("number of centres of a network", ge=1)] = 1,
+    epochs: Annotated[int, Key("epochs of a network's training", unit="epochs", ge=1)] = 1,
+    lr: Annotated[float, Key("learning rate of a network's training", gt=0)] = 1.0,
+    starts: Annotated[int, Key("starts of k-means", ge=1)] = 1,
 ) -> Iterator[Tensors]:
-    """Measure points, and fit surrogates to all that the node has measured; they stay here.
+    """Measure points, and fit surrogates to all values that the node has measured; the surrogates stay at the node.
 
     Takes common `points [B, n, d]`, private `runs`, and for networks common `weights [B, M, m]` and `bias [B, M]`, from
-    which they start. Yields `samples [B]`, with `cubic` 1 where there are any; and of what the global network is made,
-    times the samples, `centres [B, m, d]`, `widths [B, m]`, `weights [B, M, m]`, `bias [B, M]`, in order of the norm.
+    which they start. Yields `samples [B]`, with `cubic` 1 where there are any; and for the global network, times the
+    samples, `centres [B, m, d]`, `widths [B, m]`, `weights [B, M, m]`, `bias [B, M]`, in order of the norm.
     """
     measure_asked(nodes, request)
     count = len(request.common["points"])
@@ -96,7 +97,7 @@ def fit_task(
         if arithmetic == "fixed":
             _check_range(values, parties)
         samples = _spread(valid.sum(dim=1), runs, count)
-        told = {"samples": samples.sign() if surrogate == "cubic" else samples}
+        answer = {"samples": samples.sign() if surrogate == "cubic" else samples}
         if surrogate == "cubic":
             made = cubic.fit(points, values.nan_to_num(), valid)
             model = {name: getattr(made, name) for name in _MODEL["cubic"]}
@@ -110,14 +111,14 @@ def fit_task(
             model = {name: getattr(net, name) for name in _MODEL["network"]}
             for name, value in model.items():
                 weighted = samples[runs].view(-1, *[1] * (value.dim() - 1)) * value
-                told[name] = _added(_spread(weighted, runs, count), name, parties, arithmetic, "lower strategy.lr")
+                answer[name] = _added(_spread(weighted, runs, count), name, parties, arithmetic, "lower strategy.lr")
         node.memory.update({f"model.{name}": _spread(value, runs, count) for name, value in model.items()})
         node.memory[SAMPLES] = samples
-        yield told
+        yield answer
 
 
 def predict_payload(request: Request, node: str) -> Payload:
-    """Return what `front_predict` yields: predictions and their squares, and which runs they are of."""
+    """Return the payload of `front_predict`: predictions and their squares, and the runs that they belong to."""
     size = *request.common["candidates"].shape[:2], "objectives"
     if request.options["arithmetic"] == "masked":
         return {"masked": Entry("float", size, finite="usual")}
@@ -132,18 +133,18 @@ def predict_task(
     nodes: Sequence[Node],
     request: Request,
     *,
-    surrogate: Annotated[Surrogate, Key("what the node has fitted")],
-    arithmetic: Annotated[Arithmetic, Key("of the sums")],
+    surrogate: Annotated[Surrogate, Key("kind of surrogate that the node has fitted")],
+    arithmetic: Annotated[Arithmetic, Key("arithmetic of the sums")],
     parties: Parties,
     names: Annotated[str, Key("names of these nodes as a list in JSON, with arithmetic = masked")] = "[]",
     noise: Annotated[float, Key("standard deviation of a mask between two nodes, with arithmetic = masked", ge=0)] = 0,
 ) -> Iterator[Tensors]:
-    """Predict candidates, so that only sums over nodes are of use.
+    """Predict candidates in a form of which only the sum over nodes is needed.
 
-    Takes common `candidates [B, n, d]`, private `runs`, and of networks the global one: common `centres`, `widths`,
-    `weights`, `bias`. Yields `first` and `second [B, n, M]`, the predictions less those of the global network, and
-    their squares, and `count [B]`: zeros for a run in which the node takes no part, or has measured nothing; or with
-    `masked` just `masked`.
+    Takes common `candidates [B, n, d]`, private `runs`, and with `network` the global network: common `centres`,
+    `widths`, `weights`, `bias`. Yields `first` and `second [B, n, M]`, the predictions less those of the global
+    network, and their squares, and `count [B]`: zeros for a run in which the node takes no part, or has measured
+    nothing. With `masked` it yields `masked [B, n, M]` alone.
     """
     candidates = request.common["candidates"].double()
     count, masking = len(candidates), json.loads(names)
@@ -165,7 +166,7 @@ def predict_task(
             yield {"masked": _spread(masked, runs, count)}
             continue
         apart = predicted if fed is None else predicted - fed[runs]
-        apart = apart.masked_fill(blind.view(-1, 1, 1), 0.0)  # who has measured nothing has nothing to say
+        apart = apart.masked_fill(blind.view(-1, 1, 1), 0.0)  # without measurements there is no prediction
         present = _spread((~blind).long(), runs, count)
         first, second = _spread(apart, runs, count), _spread(apart.square(), runs, count)
         yield {
@@ -176,7 +177,7 @@ def predict_task(
 
 
 def _predicted(node: Node, surrogate: Surrogate, candidates: Tensor, runs: Tensor) -> Tensor:
-    """Return what the node's surrogates say of candidates `[r, n, d]`, `[r, n, M]`."""
+    """Return the predictions `[r, n, M]` of the node's surrogates at candidates `[r, n, d]`."""
     names = [f"model.{name}" for name in _MODEL[surrogate]]
     if names[0] not in node.memory:
         raise RunError("this node has fitted no surrogate yet")
@@ -189,9 +190,9 @@ def _predicted(node: Node, surrogate: Surrogate, candidates: Tensor, runs: Tenso
 
 
 def _masks(own: str, names: Sequence[str], seed: int, shape: tuple[int, ...]) -> Tensor:
-    """Return the sum of a node's masks, eq. (3) with signs by which those of a pair cancel.
+    """Return the sum of a node's masks, eq. (3) with signs by which the masks of a pair cancel.
 
-    They stand for masks of keys that the pair has agreed on: who knows the seed knows them, so they protect nothing.
+    They simulate masks of keys that the pair has agreed on: whoever knows the seed knows them, so they protect nothing.
     As printed, both sums of eq. (3) run over j < i of symmetric keys: the mask is 0.
     """
     total = torch.zeros(shape, dtype=torch.float64)
@@ -206,7 +207,7 @@ def _masks(own: str, names: Sequence[str], seed: int, shape: tuple[int, ...]) ->
 
 # ------------------------------------------------------------------------------------------------ selection
 def select_payload(request: Request, node: str) -> Payload:
-    """Return what `select` yields: places of the survivors, in the last generation the chosen points or nothing."""
+    """Return the payload of `select`: places of the survivors; in the last generation the chosen points or nothing."""
     given = request.addressed(node)
     predictions = given[GIVEN + "masked"][0] if request.options["arithmetic"] == "masked" else given[GIVEN + "first"]
     runs, candidates, objectives = predictions.shape
@@ -226,22 +227,22 @@ def select_task(
     nodes: Sequence[Node],
     request: Request,
     *,
-    turn: Annotated[int, Key("the number of the draw by which the node was chosen", ge=0)],
-    arithmetic: Annotated[Arithmetic, Key("of what it is given")],
-    population: Annotated[int, Key("most reference vectors", ge=1)],
+    turn: Annotated[int, Key("number of the draw by which the node was chosen", ge=0)],
+    arithmetic: Annotated[Arithmetic, Key("arithmetic of the sums that the node receives")],
+    population: Annotated[int, Key("largest number of reference vectors", ge=1)],
     progress: Annotated[float, Key("share of the generations that is over", ge=0, le=1)],
-    fresh: Annotated[bool, Key("candidates are all there is: nothing is kept of a population before them")],
+    fresh: Annotated[bool, Key("select from the candidates alone; no earlier population is kept")],
     adapt: Annotated[bool, Key("fit the reference vectors to the survivors' ranges")],
     weight: Annotated[float, Key("standard deviations that the acquisition subtracts", ge=0)],
-    points: Annotated[int, Key("to be chosen in the last generation; 0: it is not the last", ge=0)] = 0,
-    publish: Annotated[bool, Key("tell the chosen points, and do not measure them here alone")] = False,
+    points: Annotated[int, Key("points to choose in the last generation; 0: this is not the last", ge=0)] = 0,
+    publish: Annotated[bool, Key("publish the chosen points instead of measuring them at this node alone")] = False,
     normalise: Annotated[bool, Key("scale mean and deviation, with arithmetic = masked")] = True,
 ) -> Iterator[Tensors]:
-    """Select by the acquisition of what is given, and tell which survive; in the last generation choose and measure.
+    """Select by the acquisition of the received sums, and answer which survive; in the last generation measure some.
 
     Takes private `runs`, and `given.first`, `given.second [B, n, M]`, `given.count [B]`; `given.masked [K, B, n, M]`.
-    Yields `survivors [r, V]`, int16: places among the population's and, behind them, the candidates; -1 for none.
-    In the last generation it yields nothing, or with `publish` the chosen `points [r, q, d]` of the cube.
+    Yields `survivors [r, V]`, int16: places in the population followed by the candidates; -1 for none. In the last
+    generation it yields nothing, or with `publish` the chosen `points [r, q, d]` of the cube.
     """
     for node in nodes:
         memory = node.memory
@@ -253,7 +254,7 @@ def select_task(
         candidates, taken = memory[CANDIDATES][runs], torch.ones(bounds.shape[:2], dtype=torch.bool)
         if publish and not objective_of(node).publishes:
             raise DeclinedError("its owner does not let all be told which points it chose")
-        if arithmetic == "masked":  # copies have masks of their own, so other bounds: one of them is enough
+        if arithmetic == "masked":  # copies have other masks, so other bounds: keep one of them
             taken = torch.stack([_first_of_equals(of_run) for of_run in candidates])
         even = _even_vectors(bounds.shape[2], population)
         vectors = even.expand(len(runs), -1, -1)
@@ -303,7 +304,7 @@ def _bounds(
 
 
 def _first_of_equals(points: Tensor) -> Tensor:
-    """Return which rows of `[n, d]` are no copy of one before them, bool `[n]`."""
+    """Return which rows of `[n, d]` are no copy of an earlier row, bool `[n]`."""
     inverse: Tensor = points.unique(dim=0, return_inverse=True)[1]  # type: ignore[no-untyped-call]
     places = torch.arange(len(points))
     first = torch.full_like(places, len(points)).scatter_reduce_(0, inverse, places, "amin")
@@ -331,7 +332,7 @@ def _spread(rows: Tensor, runs: Tensor, count: int) -> Tensor:
 
 
 def _added(values: Tensor, what: str, parties: int, arithmetic: Arithmetic, remedy: str) -> Tensor:
-    """Return values as `parties` nodes add them up with this arithmetic."""
+    """Return values in the form in which `parties` nodes add them up with this arithmetic."""
     return as_words(values, what, parties, remedy) if arithmetic == "fixed" else values
 
 
@@ -350,16 +351,16 @@ def _public(node: Node, header: Header, run: int) -> torch.Generator:
 
 
 _APART = 1e-6
-"""Points of the cube nearer than this, in any measure, are the same one."""
+"""Points of the cube nearer to each other than this, in any measure, count as the same point."""
 
 
 def chosen_points(
     node: Node, header: Header, runs: Tensor, points: Tensor, bounds: Tensor, taken: Tensor, most: int
 ) -> list[Tensor]:
-    """Return of each run those points `[q, d]` of its population that shall be measured: spread over the front.
+    """Return the points `[q, d]` of each run's population that the node shall measure: spread over the front.
 
-    The population is put into as many clusters, in the space of the objectives scaled to their ranges, and of each
-    cluster that one is taken which is nearest to its middle. What the node has measured before is left out, so there
+    The population is put into `most` clusters, in the space of the objectives scaled to their ranges, and from each
+    cluster the point nearest to its middle is taken. Points that the node has measured before are left out, so there
     may be fewer.
     """
     known, values = held([node], [runs])
@@ -385,7 +386,7 @@ def chosen_points(
 
 
 def padded(chosen: Sequence[Tensor], most: int) -> Tensor:
-    """Return points of several runs as `[r, most, d]`: what is not there is NaN, which nobody measures."""
+    """Return points of several runs as `[r, most, d]`, padded with NaN, which nobody measures."""
     padded = torch.full((len(chosen), most, chosen[0].shape[1]), torch.nan, dtype=torch.float64)
     for row, points in zip(padded, chosen, strict=True):
         row[: len(points)] = points
@@ -393,7 +394,7 @@ def padded(chosen: Sequence[Tensor], most: int) -> Tensor:
 
 
 def measure_chosen(node: Node, header: Header, runs: Tensor, chosen: Sequence[Tensor], count: int) -> None:
-    """Let the node measure the chosen points of each run, those with the same number of points together."""
+    """Let the node measure the chosen points of each run; runs with the same number of points go together."""
     for size in sorted({len(points) for points in chosen}):
         rows = [i for i, points in enumerate(chosen) if len(points) == size]
         measure_points([node], [runs[rows]], [torch.stack([chosen[i] for i in rows])], header, count=count, own=True)

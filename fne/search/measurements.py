@@ -1,12 +1,13 @@
-"""What a node has measured: its memory of points and values, and how it is added to.
+"""Measurements of a node: its memory of points and values, and the functions that add to it.
 
-A node keeps in its memory what it was asked, a row a run: `points [B, C, d]` of the cube, `measured [B, C, M]` (NaN
-where it could not measure, or where nothing was asked), `exact [B, C, M]`, the same without noise, `asked [B]`, and
-`own [B, C]`: whether it is a point that no request named, known to the owner or chosen by the node, and not published.
-Run b of several side by side is the run of seed `header.seed + b`, and draws what that one draws, but for noise.
+A node keeps the requested points in its memory, a row for each run: `points [B, C, d]` of the cube,
+`measured [B, C, M]` (NaN where it could not measure, or where nothing was asked), `exact [B, C, M]`, the same without
+noise, `asked [B]`, the number of points, and `own [B, C]`: whether no request named the point (the owner knew it or the
+node chose it) and it is not published. Run b of several side by side is the run of seed `header.seed + b`, and has the
+same draws as that run alone, except for noise.
 
-Requests hold `points`: common `[B, n, d]` for all runs, or private `[r, n, d]` for those in `runs [r]`; a node without
-`runs` takes part in all.
+Requests hold `points`: common `[B, n, d]` for all runs, or private `[r, n, d]` for the runs in `runs [r]`; a node
+without `runs` takes part in all runs.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from fne.secure import encoding
 POINTS, MEASURED, EXACT, ASKED, OWN = "points", "measured", "exact", "asked", "own"
 """Names in a node's memory."""
 _NOTHING = {POINTS: 0.0, MEASURED: torch.nan, EXACT: torch.nan, OWN: 0.0}
-"""What stands where nothing was asked."""
+"""Padding values where nothing was asked."""
 
 
 def runs_of(node: Node, request: Request) -> Tensor:
@@ -44,12 +45,12 @@ def as_words(values: Tensor, what: str, parties: int, remedy: str) -> Tensor:
 
     Args:
         values: floats.
-        what: they are, for the error.
+        what: name of the values, for the error.
         parties: number of nodes whose words are added up.
         remedy: what to do about values that are too large.
 
     Raises:
-        RunError: so many nodes cannot add up values of this size.
+        RunError: `parties` nodes cannot add up values of this size.
     """
     try:
         words, _ = encoding.encode(values.numpy(), parties, what)
@@ -59,7 +60,7 @@ def as_words(values: Tensor, what: str, parties: int, remedy: str) -> Tensor:
 
 
 def objective_of(node: Node) -> Objective:
-    """Return how a node measures; raises `RunError` where it does not."""
+    """Return a node's objective; raises `RunError` where the node has none."""
     if node.objective is None:
         raise RunError("this node has no problem to measure")
     return node.objective
@@ -67,7 +68,7 @@ def objective_of(node: Node) -> Objective:
 
 # ------------------------------------------------------------------------------------------------ measuring
 def measure_asked(nodes: Sequence[Node], request: Request) -> None:
-    """Let all nodes measure what a request asks of them, and keep it."""
+    """Let all nodes measure the points of a request, and keep the values."""
     runs = [runs_of(node, request) for node in nodes]
     points = [
         private["points"] if "points" in private else request.common["points"][own]
@@ -85,16 +86,16 @@ def measure_points(
     count: int,
     own: bool = False,
 ) -> None:
-    """Let nodes measure points, and keep them with their values.
+    """Let nodes measure points, and keep the points with their values.
 
     The same points under the same header have the same noise again.
 
     Args:
-        nodes: they measure together what can be measured in one call.
-        runs: of each node, int64 `[r]`, all different.
-        points: of each node, of the cube, `[r, n, d]`; n is the same for all.
-        header: of the request.
-        count: how many runs go side by side; B.
+        nodes: the nodes; points that share a function are measured in one call.
+        runs: runs of each node, int64 `[r]`, all different.
+        points: points of each node in the cube, `[r, n, d]`; n is the same for all.
+        header: header of the request.
+        count: number of runs side by side; B.
         own: whether the nodes chose these points by themselves.
     """
     points = [asked.double() for asked in points]
@@ -116,7 +117,7 @@ def measure_points(
 
 
 def _noise(nodes: Sequence[Node], runs: Sequence[Tensor], points: Sequence[Tensor], header: Header) -> Tensor:
-    """Return standard normal numbers `[L, n, M]` that the server cannot repeat; L is of all nodes and their runs."""
+    """Return standard normal numbers `[L, n, M]` that the server cannot repeat; L counts pairs of node and run."""
     drawn = []
     for node, own, asked in zip(nodes, runs, points, strict=True):
         size = asked.shape[1], objective_of(node).objectives
@@ -130,7 +131,7 @@ def _noise(nodes: Sequence[Node], runs: Sequence[Tensor], points: Sequence[Tenso
 
 # ------------------------------------------------------------------------------------------------ memory
 def _empty(objective: Objective, runs: int, d: int) -> dict[str, Tensor]:
-    """Return the memory of a node that was asked nothing yet: what it knows from the start, for each run."""
+    """Return the memory of a node before its first request: the points that it knows from the start, for each run."""
     none = torch.zeros(0, d, dtype=torch.float64), torch.zeros(0, objective.objectives, dtype=torch.float64)
     points, values = objective.known or none
     repeated = values.repeat(runs, 1, 1)
@@ -156,15 +157,15 @@ def _keep(node: Node, runs: Tensor, found: dict[str, Tensor]) -> None:
 
 
 def publish(node: Node, points: Tensor) -> None:
-    """Let others know of points `[B, n, d]` that the node has measured; rows of NaN stand for none."""
+    """Mark points `[B, n, d]` that the node has measured as published; rows of NaN stand for none."""
     same = (node.memory[POINTS].unsqueeze(2) == points.unsqueeze(1)).all(dim=-1).any(dim=2)
     node.memory[OWN] = node.memory[OWN] & ~same
 
 
 def held(nodes: Sequence[Node], runs: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """Return what nodes have measured in these runs of theirs: points `[L, C, d]` and values `[L, C, M]`.
+    """Return the measurements of nodes in the given runs: points `[L, C, d]` and values `[L, C, M]`.
 
-    A row a node and run, in order, all as wide as the widest node's; where there is nothing, values are NaN.
+    There is a row for each node and run, in order, as wide as the widest node's; padded values are NaN.
     """
     widest = max(node.memory[POINTS].shape[1] for node in nodes)
     points, values = (
@@ -177,7 +178,7 @@ def held(nodes: Sequence[Node], runs: Sequence[Tensor]) -> tuple[Tensor, Tensor]
 
 
 def _padded(rows: Tensor, width: int, fill: float) -> Tensor:
-    """Return `[r, C, ..]` with C made `width`."""
+    """Return rows `[r, C, ..]` padded so that C is `width`."""
     missing = width - rows.shape[1]
     if not missing:
         return rows

@@ -1,8 +1,8 @@
-"""The end of a search: each owner publishes the best that its node has found, or declines.
+"""The release at the end of a search: each owner publishes the best points of its node, or declines.
 
-What nodes measure is known to nobody else. These tasks are the only ones that tell it, node by node, also where sums
-are secure; a node whose owner declines refuses, which is no failure. In the finals (`fne.search.finals`) owners publish
-points without values.
+Nobody else knows what a node measures. These tasks are the only ones that reveal measurements of a single node, also
+where sums are secure; a node whose owner declines refuses, which is no failure. In the finals (`fne.search.finals`)
+owners publish points without values.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from fne.search.measurements import CUBE, MEASURED, POINTS, objective_of, publis
 
 
 def check_release(node: Node) -> None:
-    """Raise what a task that releases says in the place of what a node found.
+    """Raise the error of a node that has nothing to release.
 
     Raises:
         DeclinedError: its owner declines.
@@ -41,16 +41,16 @@ def check_release(node: Node) -> None:
 
 # ------------------------------------------------------------------------------------------------ nodes
 def release_payload(request: Request, node: str) -> Payload:
-    """Return what `release` yields: a point of each run, and its value if that is wanted."""
-    told = {"point": Entry("float", ("runs", "variables"), *CUBE, nan=True)}
-    return told | ({"value": Entry("float", ("runs",))} if request.options.get("values", True) else {})
+    """Return the payload of `release`: a point of each run, and its value if that is wanted."""
+    entries = {"point": Entry("float", ("runs", "variables"), *CUBE, nan=True)}
+    return entries | ({"value": Entry("float", ("runs",))} if request.options.get("values", True) else {})
 
 
 def release_front_payload(request: Request, node: str) -> Payload:
-    """Return what `release_front` yields: points of each run, and their values if those are wanted."""
-    told = {"points": Entry("float", ("runs", "points", "variables"), *CUBE, nan=True)}
+    """Return the payload of `release_front`: points of each run, and their values if those are wanted."""
+    entries = {"points": Entry("float", ("runs", "points", "variables"), *CUBE, nan=True)}
     values = {"values": Entry("float", ("runs", "points", "objectives"))}
-    return told | (values if request.options.get("values", True) else {})
+    return entries | (values if request.options.get("values", True) else {})
 
 
 @register("task", "release", payload=release_payload, declines=True)
@@ -59,22 +59,22 @@ def release_task(
     nodes: Sequence[Node],
     request: Request,
     *,
-    values: Annotated[bool, Key("tell the value besides; false: propose the point alone")] = True,
+    values: Annotated[bool, Key("publish the value, too; false: propose the point alone")] = True,
 ) -> Iterator[Tensors]:
-    """Tell the best point that the node has measured, and its value: what an owner agrees to at a run's end.
+    """Publish the best point that the node has measured, and its value, as its owner has agreed for a run's end.
 
     Yields `point [B, d]` of the cube and with `values` also `value [B]`, NaN where nothing was measured. An owner may
     decline.
     """
     for node in nodes:
         check_release(node)
-        found = node.memory[MEASURED][..., 0]
-        best = torch.where(found.isfinite(), found, torch.inf).argmin(dim=1)
+        measured = node.memory[MEASURED][..., 0]
+        best = torch.where(measured.isfinite(), measured, torch.inf).argmin(dim=1)
         rows = torch.arange(len(best))
-        point, value = node.memory[POINTS][rows, best], found[rows, best]
-        told = {"point": point.where(value.isfinite().unsqueeze(1), torch.nan)}
-        publish(node, told["point"].unsqueeze(1))
-        yield {**told, "value": value} if values else told
+        point, value = node.memory[POINTS][rows, best], measured[rows, best]
+        answer = {"point": point.where(value.isfinite().unsqueeze(1), torch.nan)}
+        publish(node, answer["point"].unsqueeze(1))
+        yield {**answer, "value": value} if values else answer
 
 
 @register("task", "release_front", payload=release_front_payload, declines=True)
@@ -83,9 +83,9 @@ def release_front_task(
     nodes: Sequence[Node],
     request: Request,
     *,
-    values: Annotated[bool, Key("tell the values besides; false: propose the points alone")] = True,
+    values: Annotated[bool, Key("publish the values, too; false: propose the points alone")] = True,
 ) -> Iterator[Tensors]:
-    """Tell those of the node's points that no other one of it dominates, and their values.
+    """Publish the node's non-dominated points, and their values.
 
     Yields `points [B, n, d]` of the cube and with `values` also `values [B, n, M]`, padded with NaN. An owner may
     decline.
@@ -101,24 +101,24 @@ def release_front_task(
 def release_request(
     seed: int, step: int, nodes: Sequence[str], task: str = "release", *, sizes: Mapping[str, int], values: bool = True
 ) -> Request:
-    """Return the request by which each node tells the best that it knows, by one of the tasks above.
+    """Return the request that asks each node for its best points, by one of the tasks above.
 
     Args:
-        seed, step, nodes: of the run, and who is asked.
+        seed, step, nodes: seed and step of the run, and the nodes to ask.
         task: `release` or `release_front`.
         sizes: the numbers of `runs`, `variables` and `objectives`.
-        values: whether the values are told besides.
+        values: whether the nodes publish the values, too.
     """
     options: dict[str, Scalar] = {} if values else {"values": False}
     return Request(Header(seed, step), task, tuple(nodes), options=options, sizes=sizes)
 
 
 class ReleaseWarning(DataWarning):
-    """A run whose owners keep to themselves what they found."""
+    """No owner releases its node's best points, or no finalist has a quorum."""
 
 
 def released(round_: Round, before: Result) -> Result:
-    """Return the best of what nodes told, for each run; where none did what was known `before`, and say so."""
+    """Return the best published point of each run; where no node published any, warn and return `before`."""
     if not round_.replies:
         return declined(round_, before)
     points = torch.stack([reply.payload["point"] for reply in round_.replies])
@@ -129,11 +129,11 @@ def released(round_: Round, before: Result) -> Result:
 
 
 def released_fronts(round_: Round, before: Result) -> Result:
-    """Return what is not dominated of the fronts that owners published, for each run, padded with NaN.
+    """Return the non-dominated points of the fronts that owners published, for each run, padded with NaN.
 
     Args:
-        round_: of the task `release_front`.
-        before: what is known where all decline.
+        round_: the round of the task `release_front`.
+        before: the result where all decline.
     """
     if not round_.replies:
         return declined(round_, before)
@@ -143,7 +143,7 @@ def released_fronts(round_: Round, before: Result) -> Result:
 
 
 def declined(round_: Round, before: Result) -> Result:
-    """Return what is known `before`, and warn that no node released anything."""
+    """Return the result `before`, and warn that no node released anything."""
     reasons = "; ".join(f"{failure.node}: {failure.reason}" for failure in round_.failures[:3])
     warnings.warn(
         f"no node released what it found ({reasons}): the result is what the server knew before", ReleaseWarning,

@@ -1,8 +1,8 @@
-"""What searches of a problem share: rounds with surrogates, rounds with values, and the release at the end.
+"""Rounds of FDD-EA: participation, surrogates trained by nodes, their average, and the search for the next point.
 
 Shapes: `B` runs side by side, `K` participants of a run, `n` points, `d` variables, `m` centres. Run b is the run of
-seed `seed + b`: it draws what that one draws, so several runs in one batch are several runs, only faster. Points lie in
-the cube [-1, 1]^d.
+seed `seed + b` and has the same draws as that run alone, so several runs in one batch are several runs, only faster.
+Points lie in the cube [-1, 1]^d.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ NOWHERE = (
 DEFAULT_SHARE = 0.1
 """Share of the nodes that takes part unless given: the lambda of FDD-EA."""
 LEAST_SPREAD = 3
-"""Participants that a default share has at least: a standard deviation over fewer says little, over one nothing."""
+"""Fewest participants with the default share: a standard deviation over fewer says little, over one nothing."""
 
 
 def draws(seed: int, runs: int, *parts: int | str) -> list[torch.Generator]:
@@ -45,7 +45,7 @@ def draws(seed: int, runs: int, *parts: int | str) -> list[torch.Generator]:
 
 
 def start_points(task: SearchTask, seed: int, runs: int, count: int) -> Tensor:
-    """Return a Latin hypercube of `count` points for each run, `[B, count, d]`, those of integer variables snapped."""
+    """Return a Latin hypercube of `count` points for each run, `[B, count, d]`, with integer variables snapped."""
     shape = (2, count, len(task.space))
     u = torch.stack([torch.rand(shape, generator=g, dtype=torch.float64) for g in draws(seed, runs, "start")])
     return task.space.snap(latin_hypercube(u[:, 0], u[:, 1]))
@@ -53,13 +53,13 @@ def start_points(task: SearchTask, seed: int, runs: int, count: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Participation:
-    """Who takes part in a step: so many of all nodes, drawn anew for each run and step.
+    """Participation of nodes in a step: a share of all nodes, drawn anew for each run and step.
 
     Args:
-        seed: of the first run.
-        runs: B.
-        share: of the nodes; lambda. At least one takes part. `None`: `DEFAULT_SHARE`, but at least `LEAST_SPREAD`
-            nodes where there are as many.
+        seed: seed of the first run.
+        runs: number of runs side by side; B.
+        share: share of the nodes that take part; lambda. At least one takes part. `None`: `DEFAULT_SHARE`, but at least
+            `LEAST_SPREAD` nodes where there are as many.
     """
 
     seed: int
@@ -72,7 +72,7 @@ class Participation:
         return [draw_nodes(nodes, count, self.seed + run, "nodes", step) for run in range(self.runs)]
 
     def count(self, nodes: int) -> int:
-        """Return how many of so many nodes take part."""
+        """Return how many of `nodes` nodes take part."""
         if self.share is None:
             return min(nodes, max(LEAST_SPREAD, round(DEFAULT_SHARE * nodes)))
         return max(1, round(self.share * nodes))
@@ -81,9 +81,9 @@ class Participation:
         """Warn where one of several nodes takes part, so that an acquisition has no spread over participants.
 
         Args:
-            nodes: how many there are.
+            nodes: number of nodes.
             key: the strategy's setting that weighs the standard deviation over participants.
-            weight: its value; with 0 there is nothing to switch off.
+            weight: value of that setting; with 0 there is nothing to warn of.
         """
         if weight and nodes > 1 and self.count(nodes) == 1:
             enough = min(1.0, math.ceil(100 * LEAST_SPREAD / nodes) / 100)
@@ -102,19 +102,19 @@ def runs_by_node(members: Sequence[Sequence[str]]) -> dict[str, Tensor]:
 
 # ------------------------------------------------------------------------------------------------ surrogates
 class SurrogateRounds:
-    """The rounds of FDD-EA: nodes measure and train, the server averages, and searches where to measure next.
+    """The rounds of FDD-EA: nodes measure and train; the server averages, and searches for the next point to measure.
 
     Source: Xu, Jin, Du, Gu, "A federated data-driven evolutionary algorithm", algorithms 1 and 2.
 
     Args:
         task: the space, and the device of the server's own computations.
-        seed, runs: of the first run, and how many there are side by side.
+        seed, runs: seed of the first run, and number of runs side by side.
         start: points `[B, n, d]` that all nodes measure at step 0.
-        participation: who takes part.
+        participation: which nodes take part.
         distinct: whether each participant gets a point of its own.
-        acquisition, mu: of the lower confidence bound.
+        acquisition, mu: kind of the lower confidence bound, and its weight of the standard deviation.
         training: options of the node task `surrogate`.
-        search: for the least of the acquisition.
+        search: settings of the search for the minimum of the acquisition.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class SurrogateRounds:
         self._distinct, self._acquisition, self._mu = distinct, acquisition, mu
         self._search, self._lr, self._literal = search, training.lr, training.reading == "literal"
         self.options: dict[str, Scalar] = asdict(training)
-        """Of the nodes' task, always the same."""
+        """Options of the nodes' task, the same in all steps."""
         u = torch.stack(
             [torch.randn(training.centres + 1, generator=g, dtype=torch.float64) for g in draws(seed, runs, "server")]
         )
@@ -143,10 +143,10 @@ class SurrogateRounds:
         self._points = start
         self._members: list[tuple[str, ...]] = []
         self.asked = start
-        """All points `[B, n, d]` that were sent so far, but for those to be sent next; of `distinct` none is added."""
+        """All points `[B, n, d]` sent so far, without the points to be sent next; with `distinct` the start alone."""
 
     def request(self, step: int, nodes: Sequence[str]) -> Request:
-        """Return the request of a step; at step 0 all nodes measure, and those who take part train besides."""
+        """Return the request of a step; at step 0 all nodes measure, and the participants train as well."""
         self._members = self._participation(step, nodes)
         taking = runs_by_node(self._members)
         private: dict[str, dict[str, Tensor]] = {}
@@ -168,10 +168,10 @@ class SurrogateRounds:
         return Request(header, "surrogate", addressed, common, private, self.options)
 
     def learn(self, step: int, round_: Round, *, propose: bool = True) -> Metrics:
-        """Average the networks that came back and, if wanted, find the points to be measured next.
+        """Average the networks of the replies and, if wanted, find the points to be measured next.
 
         Raises:
-            RunError: the networks are not finite, or nobody could measure any point in a run.
+            RunError: the networks are non-finite, or no node could measure any point in a run.
         """
         if step and not self._distinct:
             self.asked = torch.cat([self.asked, self._points], dim=1)
@@ -193,7 +193,7 @@ class SurrogateRounds:
         return figures
 
     def _received(self, step: int, round_: Round) -> tuple[Network, Tensor]:
-        """Return the networks `[B, K]` and their shares p_k `[B, K]`, eq. (3): zeros for those that did not come."""
+        """Return the networks `[B, K]` and their shares p_k `[B, K]`, eq. (3): zeros for nodes that did not answer."""
         place = {(run, name): slot for run, of_run in enumerate(self._members) for slot, name in enumerate(of_run)}
         taking = runs_by_node(self._members)
         where = [
@@ -217,7 +217,7 @@ class SurrogateRounds:
         return Network(*(filled(name) for name in ("centres", "widths", "weights", "bias"))), samples / total
 
     def _found(self, step: int, local: Network, shares: Tensor, average: Network) -> tuple[Tensor, Tensor]:
-        """Return the next points `[B, 1, d]`, or one for each participant, and what the acquisition says of them."""
+        """Return the next points `[B, 1, d]`, or one for each participant, and their acquisition values."""
         queries = shares.shape[1] if self._distinct else 1
         device = torch.device(self._task.device)
 
@@ -247,11 +247,11 @@ class SurrogateRounds:
 
     @property
     def last(self) -> Result:
-        """The point of each run that was found last, of no known value."""
+        """The point of each run that the search proposed last; its value is not known."""
         return Result("point", self._points[:, 0])
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the server's network, the points to be sent next and those that were sent."""
+        """Return the server's network, the points to be sent next and the points that were sent."""
         return {"network": dict(self._network), "points": self._points, "asked": self.asked}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Searches whose server sees values: what it knows, and a strategy made of a rule that proposes the next points.
+"""Searches whose server sees values: an archive of points, and a strategy built on a rule that proposes points.
 
 Shapes: `B` runs side by side, `n` points known, `q` points a step, `d` variables. Points lie in the cube [-1, 1]^d.
 """
@@ -23,7 +23,7 @@ from fne.secure import encoding
 
 
 class Archive:
-    """What a server knows that sees values: points `[B, n, d]` and values `[B, n]`, NaN where none could be had."""
+    """Points `[B, n, d]` and values `[B, n]` that the server knows; NaN where no node could measure."""
 
     def __init__(self, runs: int, variables: int) -> None:
         self.points = torch.zeros(runs, 0, variables, dtype=torch.float64)
@@ -36,7 +36,7 @@ class Archive:
 
     @property
     def least(self) -> Tensor:
-        """The least value of each run, `[B]`, infinite where there is none."""
+        """The least value of each run, `[B]`, infinite where no value is known."""
         return torch.where(self.values.isfinite(), self.values, torch.inf).amin(dim=1)
 
     @property
@@ -57,7 +57,7 @@ class Archive:
 
 
 Arithmetic = Literal["float", "fixed"]
-"""How values are added up: as float64, or as words of the ring, with the same bits where the sum is secure."""
+"""Arithmetic of the sum of values: float64, or words of the ring, which give the same bits as a secure sum."""
 
 
 def value_request(
@@ -70,7 +70,16 @@ def value_request(
     arithmetic: Arithmetic = "float",
     objectives: int = 1,
 ) -> Request:
-    """Return the request for the sum of what the runs' members measure at points `[B, n, d]`."""
+    """Return the request for the sum of the values that the runs' members measure at points `[B, n, d]`.
+
+    Args:
+        seed, step: seed of the first run, and step.
+        points: points of the cube, `[B, n, d]`.
+        members: participants of each run.
+        recall: whether nodes answer from memory instead of measuring.
+        arithmetic: see `Arithmetic`.
+        objectives: number of values of a point; M.
+    """
     taking = runs_by_node(members)
     private = {node: {"runs": runs} for node, runs in taking.items()} if len(members) > 1 else {}
     options: dict[str, Scalar] = {"recall": True} if recall else {}
@@ -82,12 +91,12 @@ def value_request(
 
 
 def values_of(round_: Round) -> Tensor:
-    """Return the means of what nodes measured of one objective, `[B, n]`, NaN where nobody could."""
+    """Return the means of the nodes' values of one objective, `[B, n]`, NaN where no node could measure."""
     return means_of(round_)[0][..., 0]
 
 
 def means_of(round_: Round, arithmetic: Arithmetic = "float") -> tuple[Tensor, Tensor]:
-    """Return means `[B, n, M]` of what nodes measured, NaN where nobody could, and how many nodes did, `[B, n]`."""
+    """Return means `[B, n, M]` of the nodes' values, NaN where no node could measure, and counts of nodes `[B, n]`."""
     (total,) = round_.replies
     value, count = total.payload["value"], total.payload["count"]
     if arithmetic == "fixed":

@@ -1,6 +1,6 @@
-"""Node tasks of a search for the least of one objective: measure points, build a surrogate of them, tell the best.
+"""Node tasks of a search for the minimum of one objective: measure points, and train a surrogate on them.
 
-What requests hold and nodes keep is said in `fne.search.measurements`.
+`fne.search.measurements` says what requests hold and what nodes keep.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from fne.surrogates.rbfn import Network
 
 
 def measure_payload(request: Request, node: str) -> Payload:
-    """Return what `measure` yields: values, and where there are any."""
+    """Return the payload of `measure`: values, and where the node has any."""
     size = tuple(request.common["points"].shape[:2])
     kind: Kind = "int" if request.options.get("arithmetic") == "fixed" else "float"
     return {"value": Entry(kind, (*size, "objectives"), finite="all"), "count": Entry("int", size, least=0, most=1)}
@@ -38,16 +38,16 @@ def measure_task(
     request: Request,
     *,
     recall: Annotated[bool, Key("answer from memory alone, nothing is measured anew")] = False,
-    arithmetic: Annotated[Literal["float", "fixed"], Key("of the sum: float64, or words of the ring Z_2^64")] = "float",
+    arithmetic: Annotated[Literal["float", "fixed"], Key("sum as float64, or as words of the ring Z_2^64")] = "float",
     parties: Annotated[int, Key("number of nodes whose values are added up", unit="nodes", ge=1)] = 1,
 ) -> Iterator[Tensors]:
-    """Measure points and tell the values: they can be added up, so nobody need see those of one node.
+    """Measure points and answer with values that can be added up, so that nobody needs to see those of one node.
 
     Takes common `points [B, n, d]` and `runs`. Yields `value [B, n, M]`, float64, or with `fixed` int64 words, and
     `count [B, n]`, int64: zeros where the node cannot measure, its measurement failed, it takes no part in the run, or
-    its owner declines to release what it finds. Of a point that the node has measured more than once, `recall` tells
-    the first value, and what is measured now is told otherwise. Points that a node chose by itself, or that its owner
-    knew, `recall` knows only once they are published.
+    its owner declines to release its values. For a point that the node has measured more than once, `recall` returns
+    the first value; without `recall` the value measured now is returned. `recall` leaves out points that the node chose
+    by itself, or that its owner knew, until they are published.
 
     Raises:
         RunError: a value is beyond the range of the ring.
@@ -70,15 +70,15 @@ def measure_task(
 
 
 def surrogate_payload(request: Request, node: str) -> Payload:
-    """Return what `surrogate` yields: the networks of the runs for which one is wanted."""
+    """Return the payload of `surrogate`: the networks of the runs for which one is wanted."""
     own, points = request.addressed(node), request.common["points"]
     runs = len(own.get("fit", own.get("runs", points)))
-    told = {"samples": Entry("int", (runs,), least=0)}
+    entries = {"samples": Entry("int", (runs,), least=0)}
     if runs:
         size = runs, int(request.options["centres"])
         sizes = {"widths": size, "weights": size, "bias": (runs,), "centres": (*size, points.shape[-1])}
-        told |= {name: Entry("float", size, finite="usual") for name, size in sizes.items()}
-    return told
+        entries |= {name: Entry("float", size, finite="usual") for name, size in sizes.items()}
+    return entries
 
 
 @register("task", "surrogate", payload=surrogate_payload)
@@ -89,12 +89,12 @@ def surrogate_task(
     *,
     training: SurrogateTraining,
 ) -> Iterator[Tensors]:
-    """Measure points and train a network on all that the node has measured; the values stay here.
+    """Measure points and train a network on all values that the node has measured; the values stay at the node.
 
-    Takes `points`, `runs`, and of the server's network common `weights [B, m]` and `bias [B]`, with reading = literal
-    `centres [B, m, d]` and `widths [B, m]`, too, after the first time. Private `fit [f]`: the runs for which a network
-    is wanted, if not all of `runs`. Yields the networks, float32: `centres [f, m, d]`, `widths`, `weights [f, m]`,
-    `bias [f]`, and `samples [f]`, int64: a network of none is zeros.
+    Takes `points`, `runs`, and the server's network: common `weights [B, m]` and `bias [B]`; with reading = literal
+    also `centres [B, m, d]` and `widths [B, m]`, after the first time. Private `fit [f]` names the runs for which a
+    network is wanted, if not all of `runs`. Yields the networks, float32: `centres [f, m, d]`, `widths`,
+    `weights [f, m]`, `bias [f]`, and `samples [f]`, int64; without samples a network is zeros.
     """
     measure_asked(nodes, request)
     wanted = [payload_of(request, node).get("fit", runs_of(node, request)) for node in nodes]
@@ -103,16 +103,16 @@ def surrogate_task(
         yield from ({"samples": torch.zeros(0, dtype=torch.int64)} for _ in nodes)
         return
     network, counts = _networks(worker, nodes, request, wanted, training)
-    told = {name: getattr(network, name).float().cpu() for name in ("centres", "widths", "weights", "bias")}
-    told["samples"] = counts
+    answers = {name: getattr(network, name).float().cpu() for name in ("centres", "widths", "weights", "bias")}
+    answers["samples"] = counts
     for rows in torch.arange(sum(sizes)).tensor_split(torch.tensor(sizes).cumsum(0)[:-1]):
-        yield {name: values[rows] for name, values in told.items() if len(rows) or name == "samples"}
+        yield {name: values[rows] for name, values in answers.items() if len(rows) or name == "samples"}
 
 
 def _recalled(node: Node, runs: Tensor, points: Tensor) -> Tensor:
-    """Return what the node measured first at points `[r, n, d]`, `[r, n, M]`, NaN where it measured nothing.
+    """Return the first values `[r, n, M]` that the node measured at points `[r, n, d]`, NaN where it measured nothing.
 
-    Of points that are its own and not published nothing is told: neither values, nor that it has measured them.
+    Points of its own that are not published count as not measured: neither their values nor the fact is revealed.
     """
     kept, values = node.memory[POINTS][runs], node.memory[MEASURED][runs]
     valid = values.isfinite().all(dim=2) & ~node.memory[OWN][runs]
@@ -122,7 +122,7 @@ def _recalled(node: Node, runs: Tensor, points: Tensor) -> Tensor:
 
 
 def _last(node: Node, runs: Tensor, count: int) -> Tensor:
-    """Return the values `[r, n, M]` of the `count` points that the node was asked last."""
+    """Return the values `[r, n, M]` of the last `count` points that the node was asked for."""
     places = node.memory[ASKED][runs].unsqueeze(1) - count + torch.arange(count)
     return take(node.memory[MEASURED][runs], places)
 
@@ -135,7 +135,7 @@ def _networks(
     wanted: Sequence[Tensor],
     training: SurrogateTraining,
 ) -> tuple[Network, Tensor]:
-    """Return a network for each node and run wanted, `[L]`, and the samples that it is of; one pass for all."""
+    """Return a network for each wanted pair of node and run, `[L]`, and its number of samples; one pass for all."""
     points, values = held(nodes, wanted)
     values = values[..., 0]
     valid = values.isfinite()

@@ -1,4 +1,4 @@
-"""Cheap models of an expensive objective, and the choice of the points at which to evaluate it next.
+"""Surrogates: cheap models of an expensive objective, and the choice of the points at which to evaluate it next.
 
-They are functions of tensors; rounds and nodes stand in `search`.
+The modules here compute on tensors alone; rounds and nodes are in `search`.
 """

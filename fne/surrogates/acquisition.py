@@ -1,4 +1,4 @@
-"""Acquisition functions of local models and their average: where the expensive objective is worth a query.
+"""Acquisition functions of local models and their average: lower confidence bounds that rank points for a query.
 
 Shapes: `...` any number of leading axes (runs), `K` nodes, `n` points.
 
@@ -12,18 +12,18 @@ from typing import Literal
 from torch import Tensor
 
 Kind = Literal["f", "l", "g"]
-"""Whose prediction is the mean: both together (F-LCB), the local models (L-LCB) or their average network (G-LCB)."""
+"""Prediction that is the mean: of both together (F-LCB), of the local models (L-LCB) or of their average (G-LCB)."""
 
 
 def lcb(kind: Kind, local: Tensor, fed: Tensor, shares: Tensor, mu: float | Tensor) -> Tensor:
     """Return the lower confidence bound of each point, `[..., n]`. Eq. (8).
 
     Args:
-        kind: the mean that is taken, see `Kind`.
-        local: predictions of the nodes' models `[..., K, n]`; those of nodes without a share are never read.
+        kind: which mean to take, see `Kind`.
+        local: predictions of the nodes' models `[..., K, n]`; predictions of nodes without a share are never read.
         fed: predictions of the averaged model `[..., n]`, eq. (15).
-        shares: the nodes' weights p_k `[..., K]`, of sum 1; a node that is out has 0.
-        mu: how many standard deviations; a tensor is broadcast.
+        shares: the nodes' weights p_k `[..., K]`, of sum 1; a node that is left out has 0.
+        mu: number of standard deviations to subtract; a tensor is broadcast.
     """
     taken = (shares > 0).unsqueeze(-1)
     local = local.where(taken, 0)
@@ -39,18 +39,18 @@ def lcb(kind: Kind, local: Tensor, fed: Tensor, shares: Tensor, mu: float | Tens
 
 
 def lcb_of_sums(first: Tensor, second: Tensor, count: Tensor, fed: Tensor | None, mu: float) -> Tensor:
-    """Return the lower confidence bound of sums over nodes: nobody need know what a single node predicts.
+    """Return the lower confidence bound from sums over nodes: nobody needs to know what a single node predicts.
 
-    It is F-LCB with equal weights, in two sums of `d_i = y_i - fed`: the mean is `fed + D/2` with `D = S1/K`, and the
-    variance about it `(S2 - D S1 + (K + 1) D^2 / 4) / K`. Rounding may make that a little negative: 0 then.
+    The bound is F-LCB with equal weights, from two sums of `d_i = y_i - fed`: the mean is `fed + D/2` with `D = S1/K`,
+    and the variance about it `(S2 - D S1 + (K + 1) D^2 / 4) / K`. A variance that rounding makes negative counts as 0.
 
     Args:
         first: sum of `d_i` over the nodes; S1.
-        second: sum of their squares, of the same shape; S2.
-        count: how many nodes are in the sums, broadcast; K.
-        fed: what the averaged model predicts; `None` where there is none: the mean of the nodes' predictions, to which
-            `d_i` are themselves then.
-        mu: how many standard deviations.
+        second: sum of the squares of `d_i`, of the same shape; S2.
+        count: number of nodes in the sums, broadcast; K.
+        fed: prediction of the averaged model; `None` without one: `d_i` are then the nodes' predictions themselves, and
+            their mean takes its place.
+        mu: number of standard deviations to subtract.
     """
     mean = first / count
     if fed is None:
@@ -60,16 +60,16 @@ def lcb_of_sums(first: Tensor, second: Tensor, count: Tensor, fed: Tensor | None
 
 
 def lcb_of_masked(masked: Tensor, fed: Tensor | None, mu: float, *, normalise: bool) -> Tensor:
-    """Return what FDD-EA-DH as printed makes of masked predictions: the masks cancel in the mean, not in the deviation.
+    """Return FDD-EA-DH's bound of masked predictions as printed: masks cancel in the mean, not in the deviation.
 
     Source: Liu, Yan, Ligeti, Jin, "A secure federated data-driven evolutionary multi-objective optimization algorithm",
     eqs. (1) and (4).
 
     Args:
         masked: predictions of the nodes under their masks, `[K, ..., n, M]`.
-        fed: of the averaged model `[..., n, M]`; `None`: the mean of the nodes.
-        mu: how many standard deviations; t.
-        normalise: scale mean and deviation of each objective to [0, 1] over the points, eq. (4).
+        fed: predictions of the averaged model `[..., n, M]`; `None`: the mean of the nodes.
+        mu: number of standard deviations to subtract; t.
+        normalise: whether to scale mean and deviation of each objective to [0, 1] over the points, eq. (4).
     """
     own = masked.mean(dim=0)
     mean = own if fed is None else (own + fed) / 2

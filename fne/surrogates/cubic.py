@@ -3,8 +3,8 @@
     s(x) = sum_j w_j |x - x_j|^3 + c + b'x,   sum_j w_j = 0,   sum_j w_j x_j = 0
 
 Shapes: `B` runs, `n` samples, `c` points, `d` variables, `M` outputs, each with weights of its own. A small ridge on
-the kernel keeps the equations solvable where samples are close to each other or the same. It has no length scale to be
-found: that is what it has over a Gaussian one with so few samples.
+the kernel keeps the equations solvable where samples are close to each other or the same. The cubic function has no
+length scale to fit, which is its advantage over a Gaussian with so few samples.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 
 RIDGE = 1e-8
 FLOOR = 1e-12
-"""Of the linear tail; it decides only where there are fewer than d + 1 samples, or all are in a plane."""
+"""Ridge of the linear tail; it matters only where there are fewer than d + 1 samples, or all are in a plane."""
 
 
 def distances(a: Tensor, b: Tensor) -> Tensor:
@@ -26,13 +26,13 @@ def distances(a: Tensor, b: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Cubic:
-    """What `fit` found; all tensors have the same leading axes, none or `[B]`.
+    """A cubic interpolant; all tensors have the same leading axes, none or `[B]`.
 
     Args:
         centres: the samples, `[..., n, d]`.
-        weights: theirs, `[..., n, M]`, 0 where they are not valid.
-        constant: of the tail, `[..., M]`.
-        slopes: of the tail, `[..., d, M]`.
+        weights: weights of the samples, `[..., n, M]`, 0 where a sample is not valid.
+        constant: constant of the tail, `[..., M]`.
+        slopes: slopes of the tail, `[..., d, M]`.
     """
 
     centres: Tensor
@@ -52,11 +52,11 @@ class Cubic:
 
 
 def fit(x: Tensor, y: Tensor, valid: Tensor) -> Cubic:
-    """Return the interpolant of the valid samples of each run; with none it is 0.
+    """Return the interpolant of the valid samples of each run; without valid samples it is 0.
 
     Args:
-        x: `[B, n, d]`, about the size of the cube [-1, 1]^d, which the ridge is for.
-        y: `[B, n, M]`.
+        x: samples `[B, n, d]`, of about the size of the cube [-1, 1]^d, for which the ridge is chosen.
+        y: values `[B, n, M]`.
         valid: bool `[B, n]`; other rows have no influence, whatever they hold.
     """
     runs, count, dim = x.shape

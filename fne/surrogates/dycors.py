@@ -1,4 +1,4 @@
-"""DYCORS: candidates around the best point, judged by a surrogate and by how far they are from what was evaluated.
+"""DYCORS: candidates around the best point, ranked by a surrogate and by their distance to the evaluated points.
 
 Paper: R. G. Regis, C. A. Shoemaker, "Combining radial basis function surrogates and dynamic coordinate search in
 high-dimensional expensive black-box optimization", Engineering Optimization 45(5), 2013 (DYCORS-LMSRBF).
@@ -6,13 +6,14 @@ high-dimensional expensive black-box optimization", Engineering Optimization 45(
 Shapes: `B` runs, `n` samples, `d` variables, `c` candidates. Points are in the cube [-1, 1]^d.
 
 Deviations:
-- Large values are compressed (see `compressed`); the paper leaves the values as they are. To cut them off at their
-  median, as is often done, costs an order of magnitude on a shifted and turned Ellipsoid.
+- Large values are compressed (see `compressed`); the paper leaves the values as they are. Cutting them off at their
+  median, as is often done, costs an order of magnitude on a shifted and rotated Ellipsoid.
 - Steps are 0.2 of half the range, not of the range, and halved after 5 failures, not after max(5, d), down to 1/128,
   not 1/64: 6d evaluations leave no time for more.
 - There is a fifth weight, 0.99.
-- A point where evaluating failed is a failure, and candidates keep away from it; it has no other influence.
-- Points are not proposed twice: where no candidate is new, as may be with integer variables, others are drawn anywhere.
+- A point that could not be evaluated counts as a failure, and candidates keep away from it; it has no other influence.
+- No point is proposed twice: where no candidate is new, as may happen with integer variables, others are drawn
+  anywhere.
 """
 
 from __future__ import annotations
@@ -26,33 +27,33 @@ from torch import Tensor
 from fne.surrogates.cubic import Cubic, distances, fit
 
 CANDIDATES, MOST = 100, 5000
-"""For each variable, and in all."""
+"""Number of candidates for each variable, and largest number in all."""
 STEP = 0.2
-"""Standard deviation of a candidate's coordinates at first and at most, half the range = 1."""
+"""Initial and largest standard deviation of a candidate's coordinates, half the range = 1."""
 HALVINGS = 7
 SUCCESSES, FAILURES = 3, 5
-"""In a row, until the step is doubled or halved."""
+"""Successes or failures in a row after which the step is doubled or halved."""
 BETTER = 1e-3
-"""What is better by less, relative to the best value, is no success."""
+"""Smallest improvement, relative to the best value, that counts as a success."""
 WEIGHTS = (0.3, 0.5, 0.8, 0.95, 0.99)
-"""Of the surrogate's value; the rest is the distance's."""
+"""Weights of the surrogate's value, used in turn; the distance has the rest."""
 MOVED = 20
-"""Coordinates that a candidate changes at first, on average and at most."""
+"""Largest mean number of coordinates that a candidate changes at first."""
 SPREAD = 3.0
-"""How many times the median's distance to the least value is where values begin to be compressed."""
+"""Scale of the compression, in units of the distance between the median and the least value."""
 SAME = 1e-6
-"""Points that are nearer to each other than this are the same: a matrix product tells distances no better."""
+"""Points nearer to each other than this count as the same: a matrix product resolves distances no better."""
 
 Snap = Callable[[Tensor], Tensor]
-"""Points `[..., d]` -> the nearest that can be evaluated, such as `fne.problems.space.Space.snap`."""
+"""Points `[..., d]` -> the nearest points that can be evaluated, such as `fne.problems.space.Space.snap`."""
 
 
 class Dycors:
-    """The search of several runs side by side; what a run does depends on nothing of the others.
+    """The search of several runs side by side; no run depends on another.
 
     Args:
-        runs: `B`.
-        dim: `d`.
+        runs: number of runs; `B`.
+        dim: number of variables; `d`.
     """
 
     def __init__(self, runs: int, dim: int) -> None:
@@ -70,14 +71,14 @@ class Dycors:
         *,
         snap: Snap = lambda points: points,
     ) -> Tensor:
-        """Return where to evaluate next, `[B, d]`.
+        """Return the next point to evaluate in each run, `[B, d]`.
 
         Args:
-            x: where it was evaluated, `[B, n, d]`.
-            y: the values, `[B, n]`, NaN where evaluating failed.
-            generators: one a run, on the CPU.
-            horizon: how many points this search proposes in all.
-            snap: applied to the candidates.
+            x: the evaluated points, `[B, n, d]`.
+            y: the values, `[B, n]`, NaN where the evaluation failed.
+            generators: a generator for each run, on the CPU.
+            horizon: number of points that this search proposes in all.
+            snap: function applied to the candidates.
         """
         known = y.isfinite()
         fitted = fit(x, compressed(y, known).unsqueeze(-1), known)
@@ -89,11 +90,11 @@ class Dycors:
         return torch.stack(points)
 
     def learn(self, y: Tensor, best: Tensor) -> None:
-        """Take in the values `y [B]` at the points that were proposed, NaN where evaluating failed.
+        """Take in the values `y [B]` at the proposed points, NaN where the evaluation failed.
 
         Args:
-            y: `[B]`.
-            best: the best values before, `[B]`, infinite where there were none.
+            y: the values, `[B]`.
+            best: the best values before, `[B]`, infinite where no value was known.
         """
         y, best = y.detach().cpu().double(), best.detach().cpu().double()
         success = y < torch.where(best.isfinite(), best - BETTER * best.abs(), best)
@@ -120,7 +121,7 @@ class Dycors:
         return candidates[0] if chosen is None else chosen
 
     def _around(self, best: Tensor, run: int, horizon: int, draw: torch.Generator) -> Tensor:
-        """Return candidates `[c, d]` that differ from `best [d]` in some coordinates, ever fewer of them."""
+        """Return candidates `[c, d]` that differ from `best [d]` in some coordinates, in ever fewer over time."""
         over = math.log(int(self.count[run]) + 1) / math.log(max(horizon, 2))
         chance = max(min(MOVED / self.dim, 1) * (1 - over), 1 / self.dim)
         moved = torch.rand(self._shape, generator=draw) < chance
@@ -132,7 +133,7 @@ class Dycors:
         return candidates.clamp_(-1, 1)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return everything that goes on."""
+        """Return the state that a resumed run continues from."""
         return {"step": self.step, "successes": self.successes, "failures": self.failures, "count": self.count}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
@@ -144,8 +145,8 @@ class Dycors:
 def compressed(y: Tensor, known: Tensor) -> Tensor:
     """Return `log(1 + (y - min) / s)` of the known values of each run `[B, n]`, s = 3 (median - min).
 
-    So the surrogate does not spend itself on high walls, yet knows which of them are higher. Unit and origin of `y` are
-    of no matter. Where half of the values are the least one, s is made of the largest in place of the median.
+    The surrogate is then not dominated by high walls, yet keeps their order. Unit and origin of `y` do not matter.
+    Where half of the values are equal to the least one, s is made from the largest value instead of the median.
     """
     if not y.shape[1]:
         return y

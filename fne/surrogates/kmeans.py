@@ -14,19 +14,19 @@ import torch
 from torch import Tensor
 
 _ELEMENTS = 2**19
-"""Distances held at a time: what the processor's cache takes."""
+"""Number of distances held at a time, as many as fit in the processor's cache."""
 
 
 def kmeans(x: Tensor, valid: Tensor, u: Tensor, *, iterations: int = 300) -> Tensor:
-    """Return the centres `[L, m, d]` of that start which ends with the least sum of squared distances.
+    """Return the centres `[L, m, d]` of the start that ends with the least sum of squared distances.
 
-    Fewer different points than centres: some centres are repeated. No point at all: all centres are zero.
+    With fewer distinct points than centres some centres are repeated; without any point all centres are zero.
 
     Args:
         x: points `[L, n, d]`; rows that are not valid are never read.
         valid: bool `[L, n]`.
         u: uniform numbers `[L, S, m]`, which choose the first centres.
-        iterations: at most this many; a start ends where its sum no longer falls.
+        iterations: largest number of iterations; a start ends when its sum no longer falls.
     """
     size = max(1, _ELEMENTS // (u[0].numel() * x.shape[1]))
     parts = (slice(i, i + size) for i in range(0, len(x), size))
@@ -48,11 +48,11 @@ def _cluster(x: Tensor, valid: Tensor, u: Tensor, iterations: int) -> Tensor:
 
 
 def _first(points: Tensor, valid: Tensor, u: Tensor) -> Tensor:
-    """Return the indices `[L, S, m]` of the first centres, each drawn by its squared distance to those before it."""
+    """Return the indices `[L, S, m]` of the first centres, each drawn by its squared distance to earlier centres."""
     squares = points.square().sum(dim=-1)
     apart = torch.baddbmm(squares.unsqueeze(1), points, points.mT, alpha=-2).add_(squares.unsqueeze(2)).clamp_(min=0)
     apart.diagonal(dim1=1, dim2=2).zero_()
-    least = torch.finfo(points.dtype).tiny * 2.0**60  # where no point is apart from those before, any will do
+    least = torch.finfo(points.dtype).tiny * 2.0**60  # where all points equal earlier centres, any point will do
     apart = apart.add_(least).where(valid.unsqueeze(1), 0)
     near = valid.to(points.dtype).unsqueeze(1).expand(-1, u.shape[1], -1)
     picks: list[Tensor] = []
@@ -67,12 +67,12 @@ def _first(points: Tensor, valid: Tensor, u: Tensor) -> Tensor:
 
 
 def _lloyd(rows: Tensor, centres: Tensor, iterations: int) -> Tensor:
-    """Improve `centres [R, m, d]` in place and return the sums of squared distances `[R]`, less what starts share.
+    """Improve `centres [R, m, d]` in place and return the sums of squared distances `[R]`, less a common term.
 
     Args:
         rows: `[R, n, d + 1]`, a point and a one, or zeros as padding.
-        centres: the first ones.
-        iterations: at most this many.
+        centres: the first centres.
+        iterations: largest number of iterations.
     """
     sums = torch.full((len(rows),), math.inf, dtype=rows.dtype, device=rows.device)
     running, moving = torch.arange(len(rows), device=rows.device), centres.clone()
@@ -81,7 +81,7 @@ def _lloyd(rows: Tensor, centres: Tensor, iterations: int) -> Tensor:
         nearest, label = torch.bmm(rows, torch.cat([-2 * moving, squares], dim=-1).mT).min(dim=-1)
         now = nearest.sum(dim=1)
         falls = now < sums[running]
-        centres[running] = moving  # at the last step as good as those before
+        centres[running] = moving  # in the last step they are as good as before
         sums[running] = now
         if not falls.all():
             running, rows, moving, label = running[falls], rows[falls], moving[falls], label[falls]

@@ -1,4 +1,4 @@
-"""Minimise cheap functions by a real-coded genetic algorithm, many runs side by side.
+"""Minimisation of cheap functions by a real-coded genetic algorithm, many runs side by side.
 
 Shapes: `B` runs, `P` individuals, `d` variables. Latin hypercube start, binary tournaments, simulated binary crossover,
 polynomial mutation; parents and children together are truncated. Points lie in the cube [-1, 1]^d.
@@ -19,7 +19,7 @@ from fne.evolution import real_coded
 Score = Callable[[Tensor], Tensor]
 """From points `[B, P, d]` to values `[B, P]`, lower is better."""
 _BLOCK = 10
-"""Generations whose numbers are drawn at once."""
+"""Number of generations whose random numbers are drawn at once."""
 
 
 def minimise(
@@ -39,14 +39,14 @@ def minimise(
     """Return the best point `[B, d]` and its score `[B]` of each run.
 
     Args:
-        score: see `Score`; a value that is not finite counts as the worst.
-        variables: d.
-        generators: one a run, on the CPU; a run draws from its own alone.
-        population: P, even.
-        generations: of children; the start is evaluated before.
+        score: see `Score`; a non-finite value counts as the worst.
+        variables: number of variables; d.
+        generators: a generator for each run, on the CPU; a run draws from its own generator alone.
+        population: number of individuals; P, even.
+        generations: number of generations of children; the start is evaluated before the first.
         crossover_eta, crossover_gene: index of the crossover, and the probability that a variable is crossed.
         mutation_eta, mutation_gene: index of the mutation, and the probability for each variable, 1/d unless given.
-        dtype, device: of the points.
+        dtype, device: type and device of the points.
     """
     chance = 1 / variables if mutation_gene is None else mutation_gene
 

@@ -21,21 +21,21 @@ from fne.evolution.real_coded import take
 from fne.surrogates.kmeans import kmeans
 
 Reading = Literal["workable", "literal"]
-"""How width and synchronisation are read, see `fit`."""
+"""Reading of the paper's width and synchronisation, see `fit`."""
 _NARROWEST = 1e-6
-"""The least width. Centres nearer than this, in a cube of side 2, are the same one."""
+"""The least width. Centres nearer to each other than this, in a cube of side 2, count as the same centre."""
 _ROWS = 64
-"""Samples are padded to a multiple: the last bits of products of matrices depend on the rows' number and place in
-memory, and a run alone has other padding than one among others."""
+"""Samples are padded to a multiple of this number: the last bits of a matrix product depend on the rows' number and
+place in memory, and a run alone has other padding than a run among others."""
 _ELEMENTS = 2**19
-"""Products of two samples' features held at a time: what the processor's cache takes."""
+"""Number of products of two samples' features held at a time, as many as fit in the processor's cache."""
 
 
 @dataclass(frozen=True)
 class Network:
     """Networks with leading axes in common: `centres [..., m, d]`, `widths` and `weights [..., m]`, `bias [...]`.
 
-    Of several outputs `weights [..., M, m]`, `bias [..., M]`.
+    With several outputs the shapes are `weights [..., M, m]`, `bias [..., M]`.
     """
 
     centres: Tensor
@@ -57,23 +57,24 @@ def fit(
     reading: Reading = "workable",
     received: Network | None = None,
 ) -> Network:
-    """Train a network on each node's samples by incremental gradient descent from the weights and bias given.
+    """Train a network on each node's samples by incremental gradient descent from the given weights and bias.
 
-    One sample a step, in ascending y, at a constant rate, on `0.5 (f(x) - y)^2`. Under the reading
+    Each step takes one sample, in ascending y, at a constant rate, on `0.5 (f(x) - y)^2`. Under the reading
 
-    - `workable`, centres are found by k-means on the samples every time and put in order of their norm, so that start
-      weight j meets the j-th of them; a width is the distance from a centre to the nearest other one;
-    - `literal`, all of the network that was received goes on, its centres and widths too; without one, centres are
-      found as above, and all widths are sqrt(2) times the largest distance between two of them: eq. (6).
+    - `workable`, k-means on the samples finds the centres anew and they are put in order of their norm, so that start
+      weight j belongs to the j-th centre; a width is the distance from a centre to the nearest other centre;
+    - `literal`, training continues from the whole received network, with its centres and widths; without one, centres
+      are found as above, and all widths are sqrt(2) times the largest distance between two centres: eq. (6).
 
-    Training can diverge: weights and bias are infinite or NaN then, and no error is raised.
+    Training can diverge: weights and bias are then infinite or NaN, and no error is raised.
 
     Args:
         x, y, valid: samples `[L, n, d]`, values `[L, n]`, and which rows count, bool `[L, n]`; others are never read.
         weights, bias: the start, `[L, m]` and `[L]`.
         u: uniform numbers `[L, starts, m]` for `kmeans`.
-        epochs, lr: how often each sample is visited, and the learning rate.
-        received: read by `literal` alone.
+        epochs, lr: number of visits of each sample, and the learning rate.
+        reading: see above.
+        received: the network that `literal` continues from; `workable` does not read it.
     """
     padding = -x.shape[1] % _ROWS
     x, y, valid = F.pad(x, (0, 0, 0, padding)), F.pad(y, (0, padding)), F.pad(valid, (0, padding))
@@ -93,7 +94,7 @@ def fit_outputs(
 
     Args:
         x, y, valid: samples `[L, n, d]`, values `[L, n, M]`, and which rows count, bool `[L, n]`.
-        weights, bias: the start, `[L, M, m]` and `[L, M]`, as are those that are returned.
+        weights, bias: the start, `[L, M, m]` and `[L, M]`; the returned weights and bias have the same shapes.
         u, epochs, lr: see `fit`.
     """
     outputs, padding = y.shape[2], -x.shape[1] % _ROWS
@@ -136,11 +137,17 @@ def _trained(
 
 
 def descend(features: Tensor, y: Tensor, start: Tensor, *, epochs: int, lr: float) -> Tensor:
-    """Return the weights `[L, m]` after gradient descent, one column after another of `features [L, m, n]`, `y [L, n]`.
+    """Return the weights `[L, m]` after gradient descent over the columns of `features [L, m, n]` with `y [L, n]`.
 
-    In a fixed order that is the same affine map every epoch: the errors r met on the way solve
+    The order of the columns is fixed, so each epoch is the same affine map: its errors r solve
     `(I + lr strictly_lower(F^T F)) r = y - F^T w`, and the weights end at `w + lr F r`. A column of zeros with y = 0
-    does nothing.
+    changes nothing.
+
+    Args:
+        features: F, a column for each sample.
+        y: the values.
+        start: weights before the first epoch, `[L, m]`.
+        epochs, lr: number of visits of each column, and the learning rate.
     """
     size = max(1, _ELEMENTS // features.shape[2] ** 2)
     parts = (slice(i, i + size) for i in range(0, len(y), size))
@@ -160,13 +167,13 @@ def _descend(features: Tensor, y: Tensor, w: Tensor, epochs: int, lr: float) -> 
 
 
 def by_norm(centres: Tensor) -> Tensor:
-    """Return centres `[..., m, d]` in ascending order of their squared norm, eq. (11); ties keep their place."""
+    """Return centres `[..., m, d]` in ascending order of their squared norm, eq. (11); ties keep their order."""
     order = centres.square().sum(dim=-1).argsort(dim=-1, stable=True)
     return take(centres, order)
 
 
 def nearest_widths(centres: Tensor) -> Tensor:
-    """Return each centre's distance to the nearest other one, `[..., m]`; 1 where there is no other."""
+    """Return each centre's distance to the nearest other centre, `[..., m]`; 1 where there is no other centre."""
     apart = _distances(centres)
     apart = apart.where(apart > _NARROWEST, math.inf).amin(dim=-1)
     return apart.where(apart < math.inf, 1.0)
@@ -179,7 +186,7 @@ def largest_widths(centres: Tensor) -> Tensor:
 
 
 def _distances(centres: Tensor) -> Tensor:
-    """Return the distances of all pairs, `[..., m, m]`, from differences: those of near centres are exact, too."""
+    """Return the distances of all pairs, `[..., m, m]`, from differences, which is exact for near centres, too."""
     return torch.cdist(centres, centres, compute_mode="donot_use_mm_for_euclid_dist")
 
 
@@ -189,7 +196,7 @@ def basis(centres: Tensor, widths: Tensor, x: Tensor) -> Tensor:
 
 
 def predictor(network: Network) -> Callable[[Tensor], Tensor]:
-    """Return a function from points `[..., n, d]` to predictions `[..., n]`, with all that can be prepared prepared."""
+    """Return a function from points `[..., n, d]` to predictions `[..., n]`, with the network prepared once."""
     left, weights, bias = _left(network.centres, network.widths), network.weights.unsqueeze(-2), network.bias[..., None]
 
     def predict_at(x: Tensor) -> Tensor:
@@ -207,8 +214,8 @@ def sorted_average(network: Network, shares: Tensor) -> Network:
     """Return the weighted average of networks `[..., K]`, each with its centres in order of their norm. Algorithm 2.
 
     Args:
-        network: with leading axes `[..., K]`; one without a share is never read.
-        shares: the weights p_k `[..., K]`, of sum 1; a node that is out has 0.
+        network: networks with leading axes `[..., K]`; a network without a share is never read.
+        shares: the weights p_k `[..., K]`, of sum 1; a node that is left out has 0.
     """
     ordered = _ordered(network)
 
@@ -228,7 +235,7 @@ def _ordered(network: Network) -> Network:
 
 
 def _left(centres: Tensor, widths: Tensor) -> Tensor:
-    """Return `[..., m, d + 2]`, of which the product with `_right(x)` is `-(|x - c| / s)^2`."""
+    """Return the factor `[..., m, d + 2]` whose product with `_right(x)` is `-(|x - c| / s)^2`."""
     narrow = widths.square().reciprocal().unsqueeze(-1)
     return torch.cat([2 * centres * narrow, -narrow, -centres.square().sum(dim=-1, keepdim=True) * narrow], dim=-1)
 
@@ -242,6 +249,6 @@ def _right(x: Tensor) -> Tensor:
 def _gaussians(left: Tensor, right: Tensor) -> Tensor:
     """Return the exponential of the product `[..., m, n]`.
 
-    Rounding can make the exponent positive. What underflows would be a hundred times slower, and e^-80 is as good.
+    Rounding can make the exponent positive. Underflow would be a hundred times slower, and e^-80 is as good as 0.
     """
     return torch.matmul(left, right).clamp_(min=-80, max=0).exp_()
