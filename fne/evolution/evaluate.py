@@ -302,7 +302,7 @@ def _plan(module: nn.Module, path: Path, example: Tensor, settings: Mapping[str,
     per_sample = own or activation_bytes(module, example[:1])
     if per_sample > budget:
         raise SettingError(
-            "evaluation.memory", budget, f"at least {per_sample} bytes, what one model needs for one sample"
+            "evaluation.memory", budget, f"at least {per_sample} bytes, the need of one model for one sample"
         )
     most = budget // per_sample
     if example.device.type == "cpu":

@@ -69,7 +69,9 @@ def sample_losses(loss: str, logits: Tensor, targets: Tensor, output: str, *, pe
         FneError: `per_output` where outputs have no separate losses (`cross_entropy`; softmax with any loss but `bce`).
     """
     if per_output and not separable(loss, output):
-        raise FneError(f"loss {loss!r} of a model with output {output!r} is no sum over outputs: none has its own")
+        raise FneError(
+            f"loss {loss!r} with output {output!r} is not a sum over outputs: outputs have no separate losses"
+        )
     labels = targets.dtype == torch.int64
     if loss == "cross_entropy":
         picked = targets.expand(logits.shape[0], -1).unsqueeze(-1)

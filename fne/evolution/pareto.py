@@ -172,7 +172,7 @@ class FrontSelection:
             sorting = importlib.import_module("pymoo.util.nds.non_dominated_sorting").NonDominatedSorting
             crowding = importlib.import_module("pymoo.operators.survival.rank_and_crowding.metrics")
         except ModuleNotFoundError:
-            raise FneError("NSGA-II is pymoo's, which is not installed: pip install -e '.[moo]' in the clone") from None
+            raise FneError("NSGA-II needs pymoo: pip install -e '.[moo]' in the clone") from None
         return sorting, crowding.get_crowding_function
 
 

@@ -112,7 +112,7 @@ class _Clients:
         return self._accountant.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what `state_dict` returned."""
+        """Restore a state that `state_dict` returned."""
         self._accountant.load_state_dict(state)
 
 

@@ -178,7 +178,7 @@ class _Records:
         return dict(self._turns)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what `state_dict` returned."""
+        """Restore a state that `state_dict` returned."""
         self._turns = Counter(state)
 
 

@@ -82,7 +82,8 @@ def es(
     if population % 2:
         raise SettingError("strategy.population", population, "even: candidates come in antithetic pairs")
     if moves.momentum and moves.optimizer != "sgd":
-        raise SettingError("strategy.momentum", moves.momentum, f"0 with optimizer = {moves.optimizer}: it is sgd's")
+        allowed = f"0 with optimizer = {moves.optimizer}: only sgd has a momentum"
+        raise SettingError("strategy.momentum", moves.momentum, allowed)
     fastest = moves.lr * max(1.0, moves.lr_final)
     if fastest * moves.weight_decay > 1:
         allowed = f"at most {1 / fastest:.6g}, 1 over the largest lr: their product is the share of a gene that is lost"

@@ -126,12 +126,12 @@ class FddEa:
 
     @property
     def done(self) -> bool:
-        """Whether the horizon is reached, or there are no finalists."""
+        """Whether the run has reached its horizon, or there are no finalists."""
         return self.step >= self.horizon or (self._finals is not None and self._finals.over)
 
     @property
     def tasks(self) -> Tasks:
-        """Node tasks that it asks for, see `fne.privacy.policy.Tasks`."""
+        """Node tasks of the requests, see `fne.privacy.policy.Tasks`."""
         last = self._queries + 1
         tasks: dict[str, Any] = {"surrogate": {**self._rounds.options, STEP: (0, self._queries)}}
         if self._finals:
@@ -167,13 +167,13 @@ class FddEa:
         return self._result
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything that goes on."""
+        """Return the complete state."""
         result = {"points": self._result.parameters, "values": self._result.values}
         finals = self._finals.state_dict() if self._finals else {}
         return {"step": self.step, "rounds": self._rounds.state_dict(), "result": result, "finals": finals}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what `state_dict` returned."""
+        """Restore a state that `state_dict` returned."""
         self.step = state["step"]
         self._rounds.load_state_dict(state["rounds"])
         self._result = Result("point", state["result"]["points"], values=state["result"]["values"])

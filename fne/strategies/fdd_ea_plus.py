@@ -96,12 +96,12 @@ class FddEaPlus:
 
     @property
     def done(self) -> bool:
-        """Whether the horizon is reached."""
+        """Whether the run has reached its horizon."""
         return self.step >= self.horizon
 
     @property
     def tasks(self) -> Tasks:
-        """Node tasks that it asks for, see `fne.privacy.policy.Tasks`."""
+        """Node tasks of the requests, see `fne.privacy.policy.Tasks`."""
         return {
             "surrogate": {**self._rounds.options, STEP: (0, self._first)},
             "measure": {"arithmetic": "float", STEP: (self._first + 1, self.horizon)},
@@ -154,7 +154,7 @@ class FddEaPlus:
         return self._known.best if self._known.values.shape[1] else self._rounds.last
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything that goes on."""
+        """Return the complete state."""
         return {
             "step": self.step, "rounds": self._rounds.state_dict(), "known": self._known.state_dict(),
             "search": self._search.state_dict(), "finals": self._finals.state_dict() if self._finals else {},
@@ -162,7 +162,7 @@ class FddEaPlus:
         }  # fmt: skip
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what `state_dict` returned."""
+        """Restore a state that `state_dict` returned."""
         self.step, self._asked = state["step"], None
         self._rounds.load_state_dict(state["rounds"])
         self._known.load_state_dict(state["known"])

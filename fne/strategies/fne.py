@@ -127,13 +127,13 @@ class FNE:
 
     @property
     def done(self) -> bool:
-        """Whether the horizon is reached, or patience has run out."""
+        """Whether the run has reached its horizon, or patience has run out."""
         out_of_patience = self._patience and self.step - self._validation.best_step >= self._patience
         return self.step >= self.horizon or bool(out_of_patience)
 
     @property
     def tasks(self) -> Tasks:
-        """Node tasks that it asks for, see `fne.privacy.policy.Tasks`."""
+        """Node tasks of the requests, see `fne.privacy.policy.Tasks`."""
         return {"fitness": self._options}
 
     def ask(self, nodes: Sequence[str]) -> Request:
@@ -200,7 +200,7 @@ class FNE:
         return {node: self._group_of[node] for node in nodes}
 
     def champion(self) -> Result:
-        """Return the fittest model of the generation told last."""
+        """Return the fittest model after the last `tell`."""
         return Result("model", self._fittest, self._buffers)
 
     def result(self) -> Result:
@@ -208,7 +208,7 @@ class FNE:
         return self._validation.best() if self._returns == "best" else self.champion()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything that goes on: population, multiplier, best model, counters."""
+        """Return the complete state: population, multiplier, best model, counters."""
         return {
             "step": self.step, "evaluations": self._evaluations, "lineage": self.lineage.state_dict(),
             "decision": self.decision, "stagnation": self._stagnation.state_dict(), "fittest": self._fittest,
@@ -216,7 +216,7 @@ class FNE:
         }  # fmt: skip
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what `state_dict` returned."""
+        """Restore a state that `state_dict` returned."""
         self.step, self._evaluations = state["step"], state["evaluations"]
         self.lineage.load_state_dict(state["lineage"])
         self.decision = state["decision"]

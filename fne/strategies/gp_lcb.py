@@ -91,5 +91,5 @@ class _Process:
         return {f"theta.{run}": torch.from_numpy(np.asarray(theta)) for run, theta in self._theta.items()}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Take over what `state_dict` returned."""
+        """Restore a state that `state_dict` returned."""
         self._theta = {int(name.removeprefix("theta.")): theta.numpy() for name, theta in state.items()}
