@@ -54,7 +54,7 @@ class Averaging:
             raise SettingError(
                 "strategy.momentum",
                 training.momentum,
-                f"0 with optimizer = {training.optimizer}: only sgd has a momentum",
+                f"0 with optimizer = {training.optimizer}: only sgd has momentum",
             )
         self.seed, self.horizon, self.step = seed, rounds, 0
         self.pooled = pooled

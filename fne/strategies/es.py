@@ -82,7 +82,7 @@ def es(
     if population % 2:
         raise SettingError("strategy.population", population, "even: candidates come in antithetic pairs")
     if moves.momentum and moves.optimizer != "sgd":
-        allowed = f"0 with optimizer = {moves.optimizer}: only sgd has a momentum"
+        allowed = f"0 with optimizer = {moves.optimizer}: only sgd has momentum"
         raise SettingError("strategy.momentum", moves.momentum, allowed)
     fastest = moves.lr * max(1.0, moves.lr_final)
     if fastest * moves.weight_decay > 1:
