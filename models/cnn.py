@@ -26,7 +26,7 @@ class CNN(nn.Module):
         outputs: classes, or dimensions of the target.
 
     Raises:
-        SettingError: data that are not images, a kernel too large for them, or a softmax over one output.
+        SettingError: data other than images, a kernel too large for the images, or a softmax over one output.
     """
 
     output: Literal["softmax", "sigmoid", "linear"]
@@ -41,7 +41,7 @@ class CNN(nn.Module):
             Key("filters of the two convolutions", unit="filters", min_length=2, max_length=2),
         ] = (16, 32),
         kernel: Annotated[int, Key("side of the square filters", unit="pixels", ge=1)] = 5,
-        padding: Annotated[int, Key("zeros around the images at each convolution", unit="pixels", ge=0)] = 0,
+        padding: Annotated[int, Key("zero padding of the images at each convolution", unit="pixels", ge=0)] = 0,
         hidden: Annotated[int, Key("neurons of the hidden layer", unit="neurons", ge=1)] = 64,
         output: Output = "softmax",
     ) -> None:
@@ -67,7 +67,7 @@ class CNN(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return logits `[N, outputs]` of images `[N, C, H, W]`."""
-        x = F.relu(F.max_pool2d(self.conv1(x), 2))  # ReLU after the maximum: same values, a quarter of the work
+        x = F.relu(F.max_pool2d(self.conv1(x), 2))  # ReLU after the maximum: the same values for a quarter of the work
         x = F.relu(F.max_pool2d(self.conv2(x), 2))
         logits: Tensor = self.head(F.relu(self.hidden(x.flatten(1))))
         return logits

@@ -1,21 +1,21 @@
-"""EEGNet, the compact network for EEG, and its fast form: channels are mixed before they are filtered in time.
+"""EEGNet, a compact network for EEG, and its fast form, which mixes channels before it filters them in time.
 
 Lawhern et al., "EEGNet: a compact convolutional neural network for EEG-based brain-computer interfaces", Journal of
-Neural Engineering 2018 (arXiv 1611.08024), and the authors' Keras code. Defaults are its EEGNet-8,2 at 128 Hz.
+Neural Engineering 2018 (arXiv 1611.08024), and the authors' Keras code. The defaults are EEGNet-8,2 at 128 Hz.
 
 Deviations
 - The paper bounds the norms of the spatial filters (1) and of the dense layer's weights (0.25), after each step of
-  gradient descent. Nothing does so here: candidates of evolution take no such steps, and the baselines that do are
+  gradient descent. Here norms are unbounded: candidates of evolution take no such steps, and the gradient baselines are
   compared with them on the same network.
-- Initial values: Keras' are Glorot's with zero biases; here torch's random ones, since multiplicative mutation can
-  never revive a zero (batch norm's offsets do begin at zero, and stay there with it).
+- Initial values: Keras uses Glorot's with zero biases; here they are torch's random ones, since multiplicative mutation
+  can never change a zero (batch norm's offsets do start at zero, and stay there under this mutation).
 - Batch normalisation adds 1e-5 to variances and keeps 0.9 of running statistics, torch's values; Keras' are 1e-3, 0.99.
 
 Temporal filters `T[f, k]`, batch normalisation with known statistics and spatial filters `S[g, c]` are linear, and a
-spatial filter sees a single temporal one, `f(g)`. So their order is free: to mix the channels with `S` first and filter
-what comes out with `T[f(g)]` gives the same for `C + K` instead of `C K / D` multiplications a value. The statistics
-that batch normalisation takes of a batch come from the covariance of the recordings' windows, which all individuals
-share: no filter has to run on all channels. Genes stay as they are. Shapes: `F` temporal filters, `D` spatial ones for
+spatial filter sees a single temporal one, `f(g)`. So their order is free: mixing the channels with `S` first and
+filtering the result with `T[f(g)]` gives the same values for `C + K` instead of `C K / D` multiplications per value.
+The batch statistics of batch normalisation come from the covariance of the recordings' windows, which all individuals
+share: no filter has to run on all channels. Genes stay unchanged. Shapes: `F` temporal filters, `D` spatial filters for
 each, `G = F D`, `C` channels, `K` length of a filter, `B` filters of some individuals side by side.
 """
 
@@ -33,7 +33,7 @@ from fne.models import image_layers as layers
 from fne.models import recording_layers as recordings
 
 SEGMENT = 256
-"""Windows in time whose products are summed together: with more of them the work grows, with fewer the overhead."""
+"""Windows in time whose products are summed together: more windows increase the work, fewer the overhead."""
 
 
 @register("model", "eegnet")
@@ -47,7 +47,7 @@ class EEGNet(nn.Module):
         outputs: classes, or dimensions of the target.
 
     Raises:
-        SettingError: data that are not recordings, or too short for filters and pooling; a softmax over one output.
+        SettingError: data other than recordings, or too short for filters and pooling; a softmax over one output.
     """
 
     output: Literal["softmax", "sigmoid", "linear"]
@@ -58,7 +58,7 @@ class EEGNet(nn.Module):
         outputs: int,
         *,
         filters: Annotated[int, Key("temporal filters (F1 in the paper)", unit="filters", ge=1)] = 8,
-        depth: Annotated[int, Key("spatial filters of each temporal one (D)", unit="filters", ge=1)] = 2,
+        depth: Annotated[int, Key("spatial filters per temporal filter (D)", unit="filters", ge=1)] = 2,
         pointwise: Annotated[
             int | None, Key("filters of the separable convolution (F2); null: filters x depth", unit="filters", ge=1)
         ] = None,
@@ -71,7 +71,8 @@ class EEGNet(nn.Module):
         first_pool: Annotated[int, Key("length of the first mean pooling", unit="samples in time", ge=1)] = 4,
         second_pool: Annotated[int, Key("length of the second mean pooling", unit="pooled values", ge=1)] = 8,
         dropout: Annotated[
-            float, Key("behind each pooling, in training; paper: 0.5 within subjects, 0.25 across them", ge=0, lt=1)
+            float,
+            Key("dropout after each pooling, in training; paper: 0.5 within subjects, 0.25 across them", ge=0, lt=1),
         ] = 0.5,
         output: Annotated[Literal["softmax", "sigmoid", "linear"], Key("how logits become predictions")] = "softmax",
     ) -> None:
@@ -108,7 +109,7 @@ class EEGNet(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return logits `[N, outputs]` of recordings `[N, channels, times]`.
 
-        In training the channels are mixed first: the same values and statistics, in a fraction of the time.
+        In training the channels are mixed first, for the same values and statistics in a fraction of the time.
         """
         if self.norm_time.training:
             y = self._mixed_first(x)
@@ -121,7 +122,7 @@ class EEGNet(nn.Module):
         return logits
 
     def _mixed_first(self, x: Tensor) -> Tensor:
-        """Do in training what stands before the second batch normalisation: `[N, G, 1, T]`."""
+        """Return the input of the second batch normalisation in training, `[N, G, 1, T]`."""
         genes = {name: p.unsqueeze(0) for name, p in self.named_parameters()}
         found = self._statistics(x, genes)
         _follow(self.norm_time, found, x.numel())
@@ -131,9 +132,9 @@ class EEGNet(nn.Module):
     def fold(
         self, parameters: layers.Parameters, found: recordings.Pair | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return spatial filters `[P, G, C]`, temporal ones `[P, G, K]` to come behind them, and offsets `[P, G]`.
+        """Return spatial filters `[P, G, C]`, the temporal filters `[P, G, K]` after them, and offsets `[P, G]`.
 
-        The first batch normalisation is in them, with the statistics `found` in place of the layer's.
+        They include the first batch normalisation, with the statistics `found` in place of the layer's.
         """
         spatial = parameters["conv_spatial.weight"][:, :, 0, :, 0]
         scale, shift = self._affine("norm_time", parameters, found)
@@ -167,11 +168,11 @@ class EEGNet(nn.Module):
             return y.reshape(*y.shape[:2], -1, shift.shape[1])
 
         pooled = recordings.blockwise(forward, x, *offset.shape, whole=not fixed)
-        features = pooled.transpose(2, 3).flatten(2)  # as the head's genes lie: filters, then time
+        features = pooled.transpose(2, 3).flatten(2)  # in the order of the head's genes: filters, then time
         return layers.linear(features, parameters["head.weight"], parameters["head.bias"])
 
     def _normalised(self, name: str, parameters: layers.Parameters, some: slice, y: Tensor) -> Tensor:
-        """Normalise `[N, B, 1, T]` by each individual's statistics of it; those of the module are folded in already."""
+        """Normalise `[N, B, 1, T]` by each individual's own statistics; the module's are already folded in."""
         norm = getattr(self, name)
         if norm.running_mean is not None:
             return y
@@ -185,32 +186,32 @@ class EEGNet(nn.Module):
         return recordings.affine(getattr(self, name), genes, found)
 
     def _statistics(self, x: Tensor, parameters: layers.Parameters) -> recordings.Pair:
-        """Return means and variances `[P, F]` of what the temporal filters make of `x [N, C, T]`."""
+        """Return means and variances `[P, F]` of the temporal filters' outputs on `x [N, C, T]`."""
         time = parameters["conv_time.weight"][:, :, 0, 0].double()
         mean, covariance = _windows(x, self.conv_time)
         return (time @ mean).float(), ((time @ covariance) * time).sum(2).float()
 
 
 def _same(x: Tensor, layer: nn.Conv2d) -> Tensor:
-    """Pad `[..., T]` with zeros so that a layer's filters leave its length; the odd zero comes last, as in Keras."""
+    """Pad `[..., T]` with zeros so that a layer's filters keep its length; the odd zero comes last, as in Keras."""
     length = layer.kernel_size[1]
     return F.pad(x, ((length - 1) // 2, length // 2))
 
 
 def _filtered(x: Tensor, spatial: Tensor, time: Tensor, offset: Tensor) -> Tensor:
-    """Mix the channels of padded recordings, filter what comes out in time and add offsets: `[N, B, 1, T]`."""
+    """Mix the channels of padded recordings, filter the result in time and add offsets: `[N, B, 1, T]`."""
     mixed = F.conv2d(x, spatial.flatten(0, 1)[..., None, None])
     return F.conv2d(mixed, time.flatten(0, 1)[:, None, None], offset.flatten(), groups=mixed.shape[1])
 
 
 def _elu(y: Tensor) -> Tensor:
-    """Return the ELU within 1e-7; on a CPU that takes a tenth of the time of torch's own, whose `expm1` is slow."""
+    """Return the ELU within 1e-7, on a CPU in a tenth of the time of torch's own, whose `expm1` is slow."""
     below = y.clamp_max(0).exp_().sub_(1)
     return torch.maximum(y, below, out=below)
 
 
 def _follow(norm: nn.BatchNorm2d, found: recordings.Pair, count: int) -> None:
-    """Let the running statistics follow those of a batch `[1, F]` of `count` values, as torch does in training."""
+    """Update the running statistics by those of a batch `[1, F]` of `count` values, as torch does in training."""
     assert norm.running_mean is not None
     assert norm.running_var is not None
     assert norm.num_batches_tracked is not None
@@ -218,13 +219,13 @@ def _follow(norm: nn.BatchNorm2d, found: recordings.Pair, count: int) -> None:
     mean, variance = (values[0].detach() for values in found)
     norm.num_batches_tracked.add_(1)
     norm.running_mean.lerp_(mean, norm.momentum)
-    norm.running_var.lerp_(variance * count / (count - 1), norm.momentum)  # the unbiased one
+    norm.running_var.lerp_(variance * count / (count - 1), norm.momentum)  # the unbiased variance
 
 
 def _windows(x: Tensor, layer: nn.Conv2d) -> recordings.Pair:
-    """Return mean `[K]` and covariance `[K, K]` of what lies under a filter on `x [N, C, T]`, padding included.
+    """Return mean `[K]` and covariance `[K, K]` of the windows under a filter on `x [N, C, T]`, padding included.
 
-    In float64: slow waves are far stronger in EEG than what many filters let through.
+    Both are float64, since slow waves in EEG are far stronger than the output of many filters.
 
     Raises:
         ValueError: a single value, which has no variance.
@@ -238,7 +239,7 @@ def _windows(x: Tensor, layer: nn.Conv2d) -> recordings.Pair:
     for start in range(0, x.shape[2], SEGMENT):
         segment = padded[..., start : start + SEGMENT + length - 1]
         windows = segment.shape[2] - length + 1
-        products = first.new_zeros(segment.shape[2], segment.shape[2])  # of all pairs of times: a window's are a square
+        products = first.new_zeros(segment.shape[2], segment.shape[2])  # of all pairs of times; a window's are a square
         for part in torch.split(segment, samples):
             rows = part.flatten(0, 1).double()
             first += rows.sum(0).unfold(0, windows, 1).sum(1)

@@ -1,16 +1,16 @@
 """Layers for many models at once: the parameters of P individuals lie along a leading axis.
 
-Images of a population are *folded*, `[N, P*C, H, W]`: the individuals stand side by side in the channel axis.
+Images of a population are *folded*, `[N, P*C, H, W]`: the individuals are side by side in the channel axis.
 Pooling, activation and group norm are then the ordinary ones, and a convolution is a grouped one. Rows of
-features are `[P, N, I]`. What all individuals see alike, the data, has no P axis.
+features are `[P, N, I]`. Data that all individuals share have no P axis.
 
-What is fast was measured with one CPU thread, as ratio to loading each individual into one module: a narrow
-linear layer as one matrix product 3 to 8, as a batched one 1.5; convolutions of one individual after another
-in channels-last form, with a first convolution of one channel as a matrix product on columns that all share,
-2.9 (without the columns 1.1); grouped over 4 individuals 0.8. A first convolution of few filters is a product
-with few columns, which runs at a tenth of the speed of a wide one: taken for 8 individuals together, and the
-maxima of the pooling over whole products, it takes a third of the time. On a GPU launches dominate, so there the
-whole population goes through grouped convolutions at once.
+The speed-ups over loading each individual into one module were measured with one CPU thread: 3 to 8 for a narrow
+linear layer as one matrix product, 1.5 as a batched product; 2.9 for convolutions of one individual after another
+in channels-last form, with a first convolution of one channel as a matrix product on columns that all share (1.1
+without the columns); 0.8 for convolutions grouped over 4 individuals. A first convolution of few filters is a
+product with few columns, which runs at a tenth of the speed of a wide product: computed for 8 individuals together,
+with the maxima of the pooling over whole products, it takes a third of the time. On a GPU launches dominate, so
+there the whole population goes through grouped convolutions at once.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from torch import Tensor
 from fne.core.errors import SettingError
 
 Parameters = Mapping[str, Tensor]
-"""Name -> `[P, *shape]`, the names of `named_parameters()`."""
+"""Name -> `[P, *shape]`, with the names of `named_parameters()`."""
 
 NARROW = 32
 """Linear layers with fewer outputs are faster stacked into one matrix product, copying included."""
 
 TILE = 32
-"""Samples that a CPU takes through all layers together, so that what lies between stays in its cache."""
+"""Samples that go through all layers together on a CPU, so that intermediate results stay in its cache."""
 
 TOGETHER = 8
 """Individuals whose first convolution on shared images is one matrix product on a CPU."""
@@ -38,7 +38,7 @@ TOGETHER = 8
 
 # ------------------------------------------------------------------------------------------------ blocks
 class Images:
-    """Hold images `[N, C, H, W]` that all individuals see, and what their first convolutions share."""
+    """Images `[N, C, H, W]` that all individuals see, with the columns that their first convolutions share."""
 
     def __init__(self, x: Tensor) -> None:
         self.x = x if x.is_cuda else x.contiguous(memory_format=torch.channels_last)
@@ -50,7 +50,7 @@ class Images:
         return self.x.repeat(1, population, 1, 1)
 
     def columns(self, kernel: tuple[int, int], padding: int, stride: int) -> Tensor:
-        """Return the windows under a filter as rows `[N, H', W', C*kh*kw]` (im2col), made once."""
+        """Return the windows under a filter as rows `[N, H', W', C*kh*kw]` (im2col), computed once."""
         key = (*kernel, padding, stride)
         if key not in self._columns:
             padded = F.pad(self.x, (padding,) * 4)
@@ -59,7 +59,7 @@ class Images:
         return self._columns[key]
 
     def pooling_columns(self, kernel: tuple[int, int], padding: int) -> Tensor:
-        """Return `columns` by their place in the 2x2 pooling that follows, `[4, N, H' // 2, W' // 2, C*kh*kw]`."""
+        """Return `columns` by their place in the following 2x2 pooling, `[4, N, H' // 2, W' // 2, C*kh*kw]`."""
         key = (*kernel, padding)
         if key not in self._pooling:
             columns = self.columns(kernel, padding, 1)
@@ -74,18 +74,24 @@ def blockwise(
 ) -> Tensor:
     """Apply `forward(parameters [P', ...], images [N', ...]) -> [P', N', outputs]` block by block.
 
-    The images `x` are `[N, C, H, W]`, the result is `[P, N, outputs]`. On a CPU a block is `together` individuals and
-    `TILE` samples, so what is held between the layers does not grow with P; on a GPU it is everything.
+    On a CPU a block holds `together` individuals and `TILE` samples, so that memory between the layers does not grow
+    with P; on a GPU one block holds everything.
+
+    Args:
+        forward: the function to apply.
+        parameters: of all P individuals.
+        x: images `[N, C, H, W]`; the result is `[P, N, outputs]`.
+        together: individuals in a block.
     """
     if x.is_cuda:
         return forward(parameters, Images(x))
     blocks = list(_blocks(parameters, together))
-    tiles = map(Images, torch.split(x, TILE))  # one at a time, as each keeps its columns
+    tiles = map(Images, torch.split(x, TILE))  # lazily, as each tile keeps its columns
     return torch.cat([torch.cat([forward(block, tile) for block in blocks]) for tile in tiles], dim=1)
 
 
 def apart(parameters: Parameters, x: Tensor) -> Iterator[tuple[Parameters, Tensor]]:
-    """Yield each individual's parameters `[1, ...]` and its part of folded images `x`; on a GPU all at once."""
+    """Yield each individual's parameters `[1, ...]` and its part of folded images `x`; on a GPU all together."""
     if x.is_cuda:
         yield parameters, x
         return
@@ -164,7 +170,7 @@ def rows(x: Tensor, population: int) -> Tensor:
 
 # ------------------------------------------------------------------------------------------------ checks
 def image_shape(model: str, shape: tuple[int, ...]) -> tuple[int, int, int]:
-    """Return `shape` as channels, height, width; raise `SettingError` where the data are not images."""
+    """Return `shape` as channels, height, width; raise `SettingError` for data other than images."""
     if len(shape) != 3:
         raise SettingError(
             "model.name",
@@ -176,6 +182,6 @@ def image_shape(model: str, shape: tuple[int, ...]) -> tuple[int, int, int]:
 
 
 def check_output(output: str, outputs: int) -> None:
-    """Raise `SettingError` for a softmax over a single output: it is 1 whatever the model says."""
+    """Raise `SettingError` for a softmax over a single output, which is always 1."""
     if output == "softmax" and outputs == 1:
         raise SettingError("model.output", output, "'linear' or 'sigmoid' for a single output (regression)")

@@ -1,4 +1,4 @@
-"""Logistic regression: one linear layer, on the inputs or on their squares and products as well."""
+"""Logistic regression: one linear layer on the inputs, optionally with their squares and products."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from fne.core.errors import SettingError
 from fne.models import image_layers as layers
 
 MOST_FEATURES = 100_000
-"""Quadratic features grow with the square of the inputs; beyond this a mistake is likelier than a wish."""
+"""Most features: quadratic ones grow with the square of the inputs, and more than this is probably a mistake."""
 
 
 @register("model", "logistic")
 class Logistic(nn.Module):
     """Logistic regression, or linear regression where the output is linear. Cox, 1958.
 
-    With quadratic features and d inputs, all d(d+1)/2 products `x_i * x_j`, i <= j, follow the inputs; with `reach`
-    only those of inputs that lie near each other along every axis of a sample. All products of an image of 20 x 20 are
-    80,200, with ten outputs 806,010 genes for 4,000 images; those of a pixel with itself and its eight neighbours are
-    1,882 and give 22,830 genes. What two far pixels say together is mostly what each says alone.
+    With quadratic features and d inputs, all d(d+1)/2 products `x_i * x_j`, i <= j, follow the inputs; with `reach`,
+    only the products of inputs that lie near each other along every axis of a sample. An image of 20 x 20 has 80,200
+    products, which with ten outputs make 806,010 genes for 4,000 images; the products of a pixel with itself and its
+    eight neighbours are 1,882 and make 22,830 genes. Two distant pixels together tell little more than each alone.
 
     Args:
         shape: shape of one sample; it is flattened.
@@ -45,11 +45,11 @@ class Logistic(nn.Module):
         *,
         output: Output = "softmax",
         features: Annotated[
-            Literal["linear", "quadratic"], Key("the inputs, or with their squares and pairwise products")
+            Literal["linear", "quadratic"], Key("the inputs, or the inputs with their squares and pairwise products")
         ] = "linear",
         reach: Annotated[
             int | None,
-            Key("of quadratic: how far apart on each axis inputs are multiplied; null: any", unit="places", ge=0),
+            Key("quadratic: largest distance on each axis of multiplied inputs; null: any", unit="places", ge=0),
         ] = None,
     ) -> None:
         super().__init__()
@@ -92,11 +92,11 @@ class Logistic(nn.Module):
 
 
 def _pairs(shape: Sequence[int], spans: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """Return the places of inputs that are multiplied, first <= second, sorted; at most `spans` apart on each axis."""
+    """Return the places of multiplied inputs, first <= second, sorted; at most `spans` apart on each axis."""
     grid = torch.arange(math.prod(shape)).view(*shape)
     found = []
     for offset in itertools.product(*(range(-span, span + 1) for span in spans)):
-        if offset >= (0,) * len(offset):  # the others are the same pairs the other way round
+        if offset >= (0,) * len(offset):  # the other offsets give the same pairs in reverse
             here = grid[tuple(slice(max(0, -d), n - max(0, d)) for d, n in zip(offset, shape, strict=True))]
             there = grid[tuple(slice(max(0, d), n - max(0, -d)) for d, n in zip(offset, shape, strict=True))]
             found.append(torch.stack([here.flatten(), there.flatten()]))

@@ -1,4 +1,4 @@
-"""Multi-layer perceptron; the default is the 2NN of the paper that brought federated averaging."""
+"""Multi-layer perceptron; the default is the 2NN of the federated averaging paper."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Recordings that many models at once see: their shape, blocks that stay in the cache, batch normalisation.
+"""Layers on recordings for many models at once: shape, cache-sized blocks, batch normalisation.
 
-Recordings are `[N, C, T]`; what P individuals with `G` filters each make of them stands side by side, `[N, T, P*G]`.
+Recordings are `[N, C, T]`; the outputs of P individuals with `G` filters each are side by side, `[N, T, P*G]`.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from torch import Tensor, nn
 from fne.core.errors import SettingError
 
 BLOCK = {"cpu": (256, 16), "cuda": (4096, 64)}
-"""Filters and samples that go through the layers together: on a CPU so that what lies between stays in the cache."""
+"""Filters and samples that go through the layers together; on a CPU, intermediate results then stay in the cache."""
 
 Pair = tuple[Tensor, Tensor]
-"""Gains and offsets, means and variances, or scales and shifts of batch normalisation, `[P, G]` each."""
+"""Gains and offsets, means and variances, or scales and shifts of batch normalisation, each `[P, G]`."""
 
 
 # ------------------------------------------------------------------------------------------------ blocks
 def recording_shape(model: str, shape: tuple[int, ...]) -> tuple[int, int]:
-    """Return `shape` as channels and times; raise `SettingError` where the data are not recordings."""
+    """Return `shape` as channels and times; raise `SettingError` for data other than recordings."""
     if len(shape) != 2:
         raise SettingError(
             "model.name",
@@ -45,9 +45,9 @@ def blockwise(
     Args:
         forward: called with slices of the individuals.
         x: the recordings `[N, C, T]`, the same for all.
-        population: individuals, `P`.
-        filters: of each, which decides how many individuals a block holds.
-        whole: blocks hold all samples, as statistics over them need it, and fewer individuals.
+        population: number of individuals, `P`.
+        filters: filters of each individual, which determine the number of individuals in a block.
+        whole: whether blocks hold all samples, for statistics over them, and fewer individuals.
     """
     channels, samples = BLOCK["cuda" if x.is_cuda else "cpu"]
     tile = len(x) if whole else samples
@@ -61,16 +61,16 @@ def blockwise(
 
 
 def joined(rows: Sequence[Tensor]) -> Tensor:
-    """Return the features of some samples after the other, `[N', L, P, G]` each, as `[P, N, L, G]`."""
+    """Return the features of successive samples, each `[N', L, P, G]`, as `[P, N, L, G]`."""
     return torch.cat(list(rows)).permute(2, 0, 1, 3).contiguous()
 
 
 # ------------------------------------------------------------------------------------------------ batch normalisation
 def statistics(y: Tensor) -> Pair:
-    """Return means and variances `[P, G]` of `[P, rows, G]`, as torch takes them of a batch.
+    """Return means and variances `[P, G]` of `[P, rows, G]`, as torch computes them for a batch.
 
     Raises:
-        ValueError: one row only.
+        ValueError: there is only one row.
     """
     if y.shape[1] == 1:
         raise ValueError(f"Expected more than 1 value per channel, as torch does; got {list(y.shape)}")
@@ -95,7 +95,7 @@ def affine(norm: nn.modules.batchnorm._BatchNorm, genes: Pair, found: Pair | Non
 
 
 def normalised(norm: nn.modules.batchnorm._BatchNorm, genes: Pair, y: Tensor) -> Tensor:
-    """Normalise `[N, T, P*G]` by each individual's own statistics of it."""
+    """Normalise `[N, T, P*G]` by each individual's own statistics."""
     population, filters = genes[0].shape
     rows = y.reshape(-1, population, filters).transpose(0, 1)
     scale, shift = affine(norm, genes, statistics(rows))

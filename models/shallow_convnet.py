@@ -1,17 +1,17 @@
-"""Shallow convolutional network for EEG, and its fast form: time and space folded into one convolution.
+"""Shallow convolutional network for EEG, and its fast form, which folds time and space into one convolution.
 
 Schirrmeister et al., "Deep learning with convolutional neural networks for EEG decoding and visualization", 2017
 (ShallowFBCSPNet of braindecode: `variant=braindecode`), and the network of Szegedi, Kiss and Horváth, "Evolutionary
 federated learning on EEG-data", ITAT 2019, section 3.2, which is made from it (`variant=paper`).
 
 Deviations
-- The paper says: three convolutions, pooling after the second, batch normalisation on the output of the third, a
-  dense output layer with sigmoids. Numbers and lengths of filters are not given, nor are square, logarithm and
-  dropout. The reading here takes the former from ShallowFBCSPNet and its square and logarithm around the pooling
+- The paper describes three convolutions, pooling after the second, batch normalisation on the output of the third, and
+  a dense output layer with sigmoids. It gives neither numbers and lengths of filters, nor square, logarithm and
+  dropout. The reading here takes the former from ShallowFBCSPNet, with its square and logarithm around the pooling
   (`activation=elu`: an ELU before it instead); the third convolution is 5 pooled values long with an ELU; no dropout.
 - The paper's two outputs are sigmoids trained with categorical cross-entropy: see `fne.evolution.losses`.
 - Initial values: braindecode's are Xavier's with zero biases; the paper variant keeps torch's random ones, since
-  multiplicative mutation can never revive a zero (batch norm's offsets do begin at zero, and stay there with it).
+  multiplicative mutation can never change a zero (batch norm's offsets do start at zero, and stay there under it).
 
 Between the temporal and the spatial convolution nothing is non-linear, so both are one convolution with the filters
 `W[g, c, k] = sum_f S[g, f, c] T[f, k]`, into which batch normalisation with fixed statistics folds as well. Genes stay
@@ -36,7 +36,7 @@ from fne.models import image_layers as layers
 from fne.models import recording_layers as recordings
 
 SMALLEST_POWER = 1e-6
-"""What the pooled squares are raised to before their logarithm is taken, as in braindecode."""
+"""Lower bound of the pooled squares before their logarithm, as in braindecode."""
 
 
 @register("model", "shallow_convnet")
@@ -50,7 +50,7 @@ class ShallowConvNet(nn.Module):
         outputs: classes, or dimensions of the target.
 
     Raises:
-        SettingError: data that are not recordings, or too short for the filters; a softmax over one output.
+        SettingError: data other than recordings, or too short for the filters; a softmax over one output.
     """
 
     output: Literal["softmax", "sigmoid", "linear"]
@@ -72,10 +72,12 @@ class ShallowConvNet(nn.Module):
             int, Key("paper: length of the third filters", unit="pooled values", ge=1, le=1000000)
         ] = 5,
         activation: Annotated[
-            Literal["square_log", "elu"], Key("around the pooling: square before and logarithm after, or ELU before")
+            Literal["square_log", "elu"],
+            Key("activation around the pooling: square before and logarithm after, or ELU before"),
         ] = "square_log",
         dropout: Annotated[
-            float | None, Key("before the last layer, in training; null: 0.5 (braindecode), 0 (paper)", ge=0, lt=1)
+            float | None,
+            Key("dropout before the last layer in training; null: 0.5 (braindecode), 0 (paper)", ge=0, lt=1),
         ] = None,
         output: Annotated[
             Literal["softmax", "sigmoid", "linear"] | None,
@@ -110,7 +112,7 @@ class ShallowConvNet(nn.Module):
         self.head = nn.Linear(filters * last, outputs)
         if not paper:
             for layer in (self.conv_time, self.conv_spatial, self.head):
-                # braindecode's last layer is a convolution over what pooling leaves: its fans are a convolution's
+                # braindecode's last layer is a convolution over the pooled values: its fans are a convolution's
                 weight = layer.weight.data
                 nn.init.xavier_uniform_(weight if weight.dim() > 2 else weight.view(outputs, filters, last))
                 if layer.bias is not None:
@@ -121,7 +123,7 @@ class ShallowConvNet(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return logits `[N, outputs]` of recordings `[N, channels, times]`.
 
-        In training the first two convolutions are folded: the same values, in a fraction of the time.
+        In training the first two convolutions are folded, for the same values in a fraction of the time.
         """
         if self.training:
             genes = {name: p.unsqueeze(0) for name, p in self.named_parameters() if name.startswith("conv_")}
@@ -140,7 +142,7 @@ class ShallowConvNet(nn.Module):
 
     # -------------------------------------------------------------------------------------------- populations
     def fold(self, parameters: layers.Parameters) -> tuple[Tensor, Tensor]:
-        """Return the filters `[P, G, K, C]` and offsets `[P, G]` of temporal and spatial convolution in one."""
+        """Return filters `[P, G, K, C]` and offsets `[P, G]` that join the temporal and the spatial convolution."""
         time = parameters["conv_time.weight"][:, :, 0, 0]  # [P, F, K]
         spatial = parameters["conv_spatial.weight"][..., 0]  # [P, G, F, C]
         weight = time.transpose(1, 2).unsqueeze(1) @ spatial
@@ -165,24 +167,24 @@ class ShallowConvNet(nn.Module):
     def forward_rank_one(
         self, parameters: layers.Parameters, factors: Mapping[str, tuple[Tensor, ...]], x: Tensor
     ) -> Tensor:
-        """Return logits `[2 p, N, outputs]` of p antithetic pairs around one centre, first those with plus.
+        """Return logits `[2 p, N, outputs]` of p antithetic pairs around one centre, first the p with plus.
 
-        With `T + c d'` and `S + a b'` in the two first convolutions (minus: both signs change) they give together
-        `S T * x`, which all individuals share, `+ a (b T * x) + d * (S c) x + a (d * (b c) x)`. The second term is one
-        filter's, the others are G + 1 mixtures of the channels, which `d` filters in time; only the two in the middle
-        change their sign within a pair, so each term is made once for both. Batch normalisation between convolution and
-        pooling takes the module's statistics.
+        With `T + c d'` and `S + a b'` in the first two convolutions (minus: both signs change), their composition is
+        `S T * x`, which all individuals share, `+ a (b T * x) + d * (S c) x + a (d * (b c) x)`. The second term needs
+        one filter, the others are G + 1 mixtures of the channels, which `d` filters in time. Only the two middle terms
+        change their sign within a pair, so each term is computed once for both. Batch normalisation between convolution
+        and pooling takes the module's statistics.
 
         Args:
-            parameters: of the 2 p individuals; those of the two first convolutions are not asked for.
+            parameters: of the 2 p individuals; those of the first two convolutions are not read.
             factors: centre and perturbations of each leaf by name, see `fne.evolution.rank_one.RankOne.pairs`.
-            x: the same recordings `[N, channels, times]` for all.
+            x: recordings `[N, channels, times]`, the same for all individuals.
         """
         affine = self._affine(parameters) if self.conv_third is None else None
         return self._behind(self._pooled_pairs(factors, affine, x), parameters)
 
     def _behind(self, pooled: Tensor, parameters: layers.Parameters) -> Tensor:
-        """Return logits `[P, N, outputs]` from what pooling leaves, `[P, N, L, G]`."""
+        """Return logits `[P, N, outputs]` from the pooled values `[P, N, L, G]`."""
         if self.conv_third is not None:
             third = parameters["conv_third.weight"]
             windows = pooled.unfold(2, third.shape[-1], 1).flatten(3)  # [P, N, L', G * K']
@@ -202,7 +204,7 @@ class ShallowConvNet(nn.Module):
         return recordings.affine(self.norm, (parameters["norm.weight"], parameters["norm.bias"]), found)
 
     def _pooled(self, weight: Tensor, bias: Tensor, x: Tensor, norm: layers.Parameters | None) -> Tensor:
-        """Convolve, activate and pool: `[P, N, L, G]`; `norm`: normalise each individual's `x` in between."""
+        """Convolve, activate and pool: `[P, N, L, G]`; with `norm`, normalise each individual's values in between."""
         population, filters = bias.shape
 
         def forward(some: slice, tile: Tensor) -> Tensor:
@@ -216,7 +218,7 @@ class ShallowConvNet(nn.Module):
     def _pooled_pairs(
         self, factors: Mapping[str, tuple[Tensor, ...]], affine: tuple[Tensor, Tensor] | None, x: Tensor
     ) -> Tensor:
-        """Do what `_pooled` does for pairs, `[2 p, N, L, G]`; `affine`: scales and shifts `[2 p, G]` in between."""
+        """Return the pooled values of pairs, `[2 p, N, L, G]`; `affine`: scales and shifts `[2 p, G]` in between."""
         weight, bias = self.fold({name: value[0].unsqueeze(0) for name, value in factors.items()})
         time, c, d = (value.flatten(1) for value in factors["conv_time.weight"])  # [F, K], [p, F], [p, K]
         space, a, b = factors["conv_spatial.weight"]
@@ -258,7 +260,7 @@ class ShallowConvNet(nn.Module):
         return pooled.view(*pooled.shape[:2], *y.shape[2:])
 
     def _logarithms(self, pooled: Tensor) -> Tensor:
-        """Take the logarithms of pooled squares, in place; what is not squared stays as it is."""
+        """Take the logarithms of pooled squares in place; values that are not squared stay unchanged."""
         return pooled.clamp_min_(SMALLEST_POWER).log_() if self.squared else pooled
 
     def _pool(self, y: Tensor) -> Tensor:
@@ -272,12 +274,12 @@ class ShallowConvNet(nn.Module):
 
 def _convolved(x: Tensor, filters: Tensor, offsets: Tensor) -> Tensor:
     """Convolve `x [N, C, 1, T]` with filters `[B, K, C]` and offsets `[B]`: `[N, T', B]`."""
-    stacked = filters.transpose(1, 2).unsqueeze(2)  # channels last in memory already
+    stacked = filters.transpose(1, 2).unsqueeze(2)  # already channels last in memory
     return F.conv2d(x, stacked, offsets).squeeze(2).transpose(1, 2)
 
 
 def _mixed(x: Tensor, mixtures: Tensor, filters: Tensor, offsets: Tensor) -> Tensor:
-    """Mix channels `[p, M, C]`, filter what comes out in time `[p, K]`, add offsets `[p, M]`: `[N, T', p, M]`."""
+    """Mix channels `[p, M, C]`, filter the result in time `[p, K]`, add offsets `[p, M]`: `[N, T', p, M]`."""
     mixed = F.conv2d(x, mixtures.flatten(0, 1)[..., None, None])
     each = filters.repeat_interleave(mixtures.shape[1], 0)[:, None, None]
     y = F.conv2d(mixed, each, offsets.flatten(), groups=len(each))

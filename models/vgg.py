@@ -20,8 +20,8 @@ from fne.models import image_layers as layers
 class VGG(nn.Module):
     """Blocks of 3x3 convolutions with group norm, and two linear layers. Simonyan and Zisserman, 2015.
 
-    Each block ends with 2x2 max pooling. Group norm (Wu and He, 2018) has no running statistics: nodes with
-    different data need not agree on any, and individuals of a population need not share them. On CIFAR-10 the
+    Each block ends with 2x2 max pooling. Group norm (Wu and He, 2018) has no running statistics, on which nodes with
+    different data would have to agree, and which individuals of a population would have to share. On CIFAR-10 the
     default has 551,466 parameters.
 
     Args:
@@ -29,7 +29,7 @@ class VGG(nn.Module):
         outputs: classes, or dimensions of the target.
 
     Raises:
-        SettingError: data that are not images, more blocks than the images can be halved, a width that
+        SettingError: data other than images, more blocks than the images can be halved, a width that
             `groups` does not divide, or a softmax over one output.
     """
 
@@ -119,7 +119,7 @@ class Block(nn.Module):
             y = norm(convolution(y if i == 0 else F.relu(y)))
         if self.residual:
             y = y + (x if self.projection is None else self.projection(x))
-        return F.relu(F.max_pool2d(y, 2))  # ReLU after the maximum: same values, a quarter of the work
+        return F.relu(F.max_pool2d(y, 2))  # ReLU after the maximum: the same values for a quarter of the work
 
     def forward_population(self, genes: layers.Parameters, x: Tensor | layers.Images) -> Tensor:
         """Return folded `[N, P*filters, H/2, W/2]` of shared images, or of folded `[N, P*channels, H, W]`."""

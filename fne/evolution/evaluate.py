@@ -1,8 +1,8 @@
-"""Forward of `P` models over a batch behind one function: `loop`, `vmap` or `stacked`, chunked by memory.
+"""Forward passes of `P` models over a batch, by one of three paths (`loop`, `vmap`, `stacked`), chunked by memory.
 
-Which path wins depends on model and device (on a CPU loops and a model's own population form, on a GPU few large
-launches), so it is taken from a static table, from a timed trial (`path=auto`) or from the config; it is resolved
-once and recorded, because the last bits of a result depend on it. All paths agree within 1e-5.
+The fastest path depends on model and device (on a CPU loops and a model's own population form, on a GPU few large
+launches), so the path comes from a static table, from a timed trial (`path=auto`) or from the config. The path is
+resolved once and recorded, because the last bits of a result depend on it. All paths agree within 1e-5.
 """
 
 from __future__ import annotations
@@ -29,18 +29,19 @@ Path = Literal["loop", "vmap", "stacked"]
 PATHS: tuple[Path, ...] = ("loop", "vmap", "stacked")
 
 CPU_WORKING_SET = 256 * 2**20
-"""Bytes of activations a pass on a CPU: larger passes gain nothing there (benchmarks/evaluate.py)."""
+"""Bytes of activations per pass on a CPU: larger passes gain nothing there (benchmarks/evaluate.py)."""
 LARGEST_TILE = 512
 _BATCH_NORM = nn.modules.batchnorm._BatchNorm
 FULL_CHUNK = 16
-"""Individuals a pass from which on more of them gain nothing on a CPU; the tile shrinks to make room for them."""
+"""Individuals per pass beyond which a CPU gains nothing; the tile shrinks to make room for this many."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How a population is evaluated: `path`, `chunk` individuals and `tile` samples a pass; `together` are trained.
+    """How a population is evaluated: by `path`, with `chunk` individuals and `tile` samples per pass.
 
-    `most` samples of one individual fit into the memory limit. `together` 0: one on a CPU, else as many as fit.
+    `most` samples of one individual fit into the memory limit. `together` models are trained side by side; 0 means one
+    on a CPU and as many as fit elsewhere.
     """
 
     path: Path
@@ -51,10 +52,10 @@ class Plan:
 
 
 class Evaluator:
-    """Evaluates populations of one module on one device; the module is its own copy and stays in eval mode.
+    """Evaluates populations of one module on one device; the evaluator owns the module and keeps it in eval mode.
 
     A population is a tensor `[P, D]` or pairs around a centre. Pairs go through a model's `forward_rank_one` where the
-    path is `stacked`; else their individuals are made, a chunk at a time.
+    path is `stacked`; otherwise their individuals are materialised chunk by chunk.
     """
 
     def __init__(self, module: nn.Module, plan: Plan, *, output: str) -> None:
@@ -87,14 +88,14 @@ class Evaluator:
 
         Args:
             population: `P` individuals.
-            samples: `N` of them, on this device.
+            samples: `N` samples, on this device.
             loss: a name of `fitness.Loss`.
-            buffers: the same for all individuals; those not given are as they were when the evaluator was made.
+            buffers: the same for all individuals; missing buffers have their values from the evaluator's creation.
             per_output: see `fitness.sample_losses`.
             batch_statistics: batch normalisation takes each individual's statistics over all `N` samples instead.
 
         Raises:
-            SettingError: all samples at once, as `batch_statistics` needs them, are too many or too few.
+            SettingError: `batch_statistics` needs all samples in one pass, and they are too many or too few.
         """
         self._set_buffers(buffers)
         plan = self.plan
@@ -106,7 +107,7 @@ class Evaluator:
                 raise SettingError("evaluation.batch_norm", "batch", allowed)
             fitting = max(1, plan.chunk * plan.tile // len(samples))
             plan = replace(plan, chunk=min(plan.chunk, fitting), tile=len(samples))
-            if isinstance(population, RankOne):  # what individuals share ends where each has statistics of its own
+            if isinstance(population, RankOne):  # individuals with their own statistics share nothing
                 population = population.to(self.device).materialised(self.layout)
         result: Tensor | None = None
         with _batch_statistics(self.module, len(samples)) if batch_statistics else contextlib.nullcontext():
@@ -140,11 +141,11 @@ class Evaluator:
     def statistics(self, genes: Tensor, x: Tensor) -> dict[str, Tensor]:
         """Return the buffers of an individual `[D]` after batch normalisation has seen inputs `[N, *shape]`.
 
-        Means and variances are those of passes of at most `LARGEST_TILE` samples, weighted by their size: the plan
-        has no say in them.
+        Means and variances come from passes of at most `LARGEST_TILE` samples, weighted by their size, and do not
+        depend on the plan.
 
         Raises:
-            SettingError: there is one value only to take a variance of.
+            SettingError: a channel has a single value, which has no variance.
         """
         self._set_buffers(None)
         self.layout.fill(self.module, genes)
@@ -155,12 +156,12 @@ class Evaluator:
             self.module.train()
             for dropout in (m for m in self.module.modules() if isinstance(m, nn.modules.dropout._DropoutNd)):
                 dropout.eval()
-            for part in torch.tensor_split(x, -(-len(x) // LARGEST_TILE)):  # evenly: a single one has no variance
+            for part in torch.tensor_split(x, -(-len(x) // LARGEST_TILE)):  # even: a single sample has no variance
                 seen += len(part)
                 for norm in norms:
                     norm.momentum = len(part) / seen
                 with _enough("server", len(part)), seeded_initialisation("statistics", device=self.device):
-                    self.module(part)  # what it may draw beside those layers is the same each time
+                    self.module(part)  # layers that draw numbers draw the same ones each time
             found = buffers_of(self.module)
         finally:
             self.module.eval()
@@ -170,7 +171,7 @@ class Evaluator:
         return {name: self._initial[name] if b.dtype == torch.int64 else b for name, b in found.items()}
 
     def logits(self, population: Tensor | RankOne, x: Tensor, *, buffers: Tensors | None = None) -> Tensor:
-        """Return the logits `[P, N, C]` of a population on inputs `[N, *shape]`, unchunked results joined."""
+        """Return the logits `[P, N, C]` of a population on inputs `[N, *shape]`, with all chunks joined."""
         self._set_buffers(buffers)
         with torch.inference_mode():
             rows: dict[int, list[Tensor]] = {}
@@ -179,7 +180,7 @@ class Evaluator:
             return torch.cat([torch.cat(rows[start], dim=1) for start in sorted(rows)])
 
     def _set_buffers(self, buffers: Tensors | None) -> None:
-        if self._initial:  # a task that trained may have left others
+        if self._initial:  # a task that trained may have left other buffers
             fill_buffers(self.module, {**self._initial, **(buffers or {})})
 
     def _passes(
@@ -198,7 +199,7 @@ class Evaluator:
                 yield rows, columns, forward(some, x[columns])
 
     def _paired_passes(self, population: RankOne, x: Tensor, plan: Plan) -> Iterator[tuple[slice, slice, Tensor]]:
-        """Yield what `_passes` does of pairs, both halves of a chunk from one pass."""
+        """Yield the items of `_passes` for pairs; one pass computes both halves of a chunk."""
         count = len(population.factors)
         for rows in _slices(count, plan.chunk // 2):
             parameters, factors = population.pairs(self.layout, rows)
@@ -209,7 +210,7 @@ class Evaluator:
                     yield half, columns, values
 
     def _loop(self, population: Tensor, x: Tensor) -> Tensor:
-        if x.ndim == 4 and not x.is_cuda:  # on a CPU convolutions run 1.3 to 2 times faster with channels last
+        if x.ndim == 4 and not x.is_cuda:  # CPU convolutions run 1.3 to 2 times faster with channels last
             x = x.contiguous(memory_format=torch.channels_last)
         outputs = []
         for genes in population:
@@ -236,7 +237,7 @@ def _slices(count: int, size: int) -> Iterator[slice]:
 
 @contextlib.contextmanager
 def _enough(policy: str, samples: int) -> Iterator[None]:
-    """Say in the user's words what torch says of a batch with a single value per channel."""
+    """Translate torch's error about a batch with a single value per channel into a `SettingError`."""
     try:
         yield
     except ValueError as error:
@@ -248,7 +249,7 @@ def _enough(policy: str, samples: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _batch_statistics(module: nn.Module, samples: int) -> Iterator[None]:
-    """Let batch normalisation in eval mode take the batch's own statistics: torch does so where it has no others."""
+    """Make batch normalisation in eval mode use the batch's statistics, as torch does without running statistics."""
     norms = [m for m in module.modules() if isinstance(m, _BATCH_NORM)]
     kept = [(norm.running_mean, norm.running_var) for norm in norms]
     for norm in norms:
@@ -262,7 +263,7 @@ def _batch_statistics(module: nn.Module, samples: int) -> Iterator[None]:
 
 
 def has_batch_norm(module: nn.Module) -> bool:
-    """Return whether a module has a layer of batch normalisation."""
+    """Return whether a module has a batch normalisation layer."""
     return any(isinstance(m, _BATCH_NORM) for m in module.modules())
 
 
@@ -277,13 +278,13 @@ def resolve_plan(
     """Return the plan for a module on its device.
 
     Args:
-        module: on the device where it will be evaluated; put into eval mode: trial passes leave its statistics alone.
-        example: inputs `[N, *shape]` like a node's, on the same device; they are timed with `path=auto`.
+        module: on the device of the evaluation; set to eval mode, so that trial passes do not change its statistics.
+        example: inputs `[N, *shape]` like a node's, on the same device; `path=auto` times them.
         settings: `path` (`table`, `auto`, a path), `chunk`, `tile` (numbers or `None`), `memory` (bytes), `together`.
         output: as in `Evaluator`.
 
     Raises:
-        SettingError: where one individual on one sample does not fit into `memory`.
+        SettingError: one individual on one sample does not fit into `memory`.
     """
     module.eval()
     has_stacked = hasattr(module, "forward_population")
@@ -301,7 +302,7 @@ def _plan(module: nn.Module, path: Path, example: Tensor, settings: Mapping[str,
     per_sample = own or activation_bytes(module, example[:1])
     if per_sample > budget:
         raise SettingError(
-            "evaluation.memory", budget, f"at least {per_sample} bytes, what one model needs for one sample"
+            "evaluation.memory", budget, f"at least {per_sample} bytes, the need of one model for one sample"
         )
     most = budget // per_sample
     if example.device.type == "cpu":
@@ -319,7 +320,7 @@ def _plan(module: nn.Module, path: Path, example: Tensor, settings: Mapping[str,
 def activation_bytes(module: nn.Module, x: Tensor) -> int:
     """Return an upper estimate of one individual's activations for one sample `x [1, *shape]`, in bytes.
 
-    The sum over all layers of their output, doubled for what a layer needs besides.
+    The estimate is the sum of all layers' outputs, doubled for the working memory of a layer.
     """
     total = 0
 

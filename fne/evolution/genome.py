@@ -1,8 +1,8 @@
-"""Torch module <-> genome: where each parameter lies in `[D]`, and which genes form a kernel.
+"""Layout of a torch module's genome: the place of each parameter in `[D]`, and the genes of each kernel.
 
-A kernel is what kernelwise crossover copies whole: one output filter of a convolution with its bias, one output
-neuron's incoming weights with its bias, one channel of a normalisation layer. Buffers and frozen parameters are not
-genes; tied weights are one leaf.
+A kernel is the unit that kernelwise crossover copies whole: one output filter of a convolution with its bias, one
+output neuron's incoming weights with its bias, or one channel of a normalisation layer. Buffers and frozen parameters
+are not genes; tied weights are one leaf.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class Leaf:
 
     Args:
         name: dotted name in the module.
-        shape: of the parameter.
-        start, stop: its genes.
+        shape: shape of the parameter.
+        start, stop: range of its genes.
         axis: the axis of `shape` along which kernels lie (-1 for a scalar, which is one kernel).
         group: leaves of one group share kernels (weight and bias of a layer).
         scale: standard deviation of its initial values, the unit of additive mutation.
@@ -50,7 +50,7 @@ class Leaf:
         return population[:, self.start : self.stop].view(population.shape[0], *self.shape)
 
     def kernel_view(self, population: Tensor) -> Tensor:
-        """Return a view `[P, kernels, ...]`, the kernel axis first."""
+        """Return a view `[P, kernels, ...]` with the kernel axis first."""
         view = self.view(population)
         if self.axis < 0:
             return view.unsqueeze(1)
@@ -99,7 +99,7 @@ class Layout:
 
     @property
     def signature(self) -> str:
-        """Digest of names and shapes: tells whether a checkpoint belongs to this model."""
+        """Digest of names and shapes, by which a checkpoint is matched to this model."""
         text = ";".join(f"{leaf.name}{leaf.shape}" for leaf in self.leaves)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -120,7 +120,7 @@ class Layout:
                 parameters[leaf.name].copy_(genes[leaf.start : leaf.stop].view(leaf.shape))
 
     def deviations(self) -> Tensor:
-        """Return each leaf's initial standard deviation, float32 `[leaves]`; its last bits are this processor's."""
+        """Return each leaf's initial standard deviation, float32 `[leaves]`; its last bits depend on the processor."""
         return torch.tensor([leaf.scale for leaf in self.leaves])
 
     def scales(self, deviations: Tensor | None = None) -> Tensor:
@@ -136,14 +136,14 @@ def buffers_of(module: nn.Module) -> dict[str, Tensor]:
 
 
 def refuse_buffers(buffers: Mapping[str, Tensor]) -> None:
-    """Raise `SettingError` for a model with buffers, in a method that noises what is sent: these it does not."""
+    """Raise `SettingError` for a model with buffers; methods that noise their updates do not noise buffers."""
     for name in buffers:
         allowed = "one without batch normalisation, such as cnn, vgg, mlp or logistic: buffers are not noised"
         raise SettingError("model.name", f"(with the buffer {name})", allowed)
 
 
 def fill_buffers(module: nn.Module, buffers: Mapping[str, Tensor]) -> None:
-    """Copy buffers into the module, in place, keeping each one's type."""
+    """Copy buffers into the module in place; each buffer keeps its type."""
     own = dict(module.named_buffers())
     with torch.no_grad():
         for name, value in buffers.items():
@@ -151,7 +151,7 @@ def fill_buffers(module: nn.Module, buffers: Mapping[str, Tensor]) -> None:
 
 
 def _initial_scale(parameter: Tensor, owner: nn.Module) -> float:
-    """Return the spread of the initial values; constants (norm gains, zero biases) borrow their layer's, else 0.1."""
+    """Return the spread of the initial values; constants (norm gains, zero biases) take their layer's, else 0.1."""
     candidates = [parameter, *sorted(owner.parameters(recurse=False), key=Tensor.numel, reverse=True)]
     for values in candidates:
         if values.numel() > 1:

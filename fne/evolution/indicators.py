@@ -1,7 +1,7 @@
-"""How good a set of points is for several objectives: what nothing dominates, IGD and hypervolume.
+"""Quality indicators of multi-objective optimisation: non-dominated points, IGD and hypervolume.
 
-Shapes: `n` points of `M` values, smaller is better. Rows with a NaN or an infinity are no points. `a` dominates `b` if
-it is nowhere worse and somewhere better, so equal points do not dominate each other.
+Shapes: `n` points of `M` values, smaller is better. Rows with a NaN or an infinity are ignored. `a` dominates `b` if
+`a` is nowhere worse and somewhere better, so equal points do not dominate each other.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from torch import Tensor
 from fne.core.errors import FneError
 
 EXACT = 6
-"""Most objectives for which the hypervolume is computed exactly; with more its cost grows as points to the M - 2."""
+"""Most objectives for which the hypervolume is exact; beyond, its cost grows with the points to the power of M - 2."""
 
 
 def non_dominated(values: Tensor) -> Tensor:
-    """Return which rows of `[n, M]` no other dominates, bool `[n]`; of equal rows all or none."""
+    """Return which rows of `[n, M]` are non-dominated, bool `[n]`; equal rows are all in or all out."""
     mask = values.isfinite().all(dim=-1)
     rows = values[mask]
     kept = []
-    for some in torch.split(rows, 256):  # so that memory is that of 256 n comparisons
+    for some in torch.split(rows, 256):  # bounds the memory to 256 n comparisons
         nowhere_worse = torch.ones(len(some), len(rows), dtype=torch.bool, device=rows.device)
         somewhere_better = ~nowhere_worse
         for mine, other in zip(some.unbind(dim=-1), rows.unbind(dim=-1), strict=True):
@@ -36,9 +36,9 @@ def non_dominated(values: Tensor) -> Tensor:
 
 
 def front_of(points: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the different ones of points `[n, d]` with values `[n, M]` that no other dominates, in order."""
-    there = values.isfinite().all(dim=1)
-    rows = torch.cat([points[there], values[there]], dim=1).unique(dim=0)  # type: ignore[no-untyped-call]
+    """Return the distinct non-dominated points among `[n, d]` with their values `[n, M]`, sorted."""
+    finite = values.isfinite().all(dim=1)
+    rows = torch.cat([points[finite], values[finite]], dim=1).unique(dim=0)  # type: ignore[no-untyped-call]
     points, values = rows.split([points.shape[1], values.shape[1]], dim=1)
     best = non_dominated(values)
     return points[best], values[best]
@@ -47,25 +47,26 @@ def front_of(points: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
 def igd(values: Tensor, front: Tensor) -> float:
     """Return the inverted generational distance of `values [n, M]`.
 
-    It is the mean over the front's points of the Euclidean distance to the nearest of the values that none dominates,
-    not normalised; infinite if there is none. It depends on how many points a front has, and where.
+    The distance is the mean, over the front's points, of the Euclidean distance to the nearest non-dominated value; it
+    is not normalised, and infinite without any such value. It depends on the number and the places of the front's
+    points.
 
     Args:
-        values: of a set of points, dominated ones, too.
+        values: objective values of a set of points, dominated points included.
         front: points `[r, M]` of the Pareto front.
     """
     values = values.double()
     kept, front = values[non_dominated(values)], front.to(values)
     if not len(kept):
         return math.inf
-    exact = "donot_use_mm_for_euclid_dist"  # the other way loses half the digits of small distances
+    exact = "donot_use_mm_for_euclid_dist"  # the matrix product loses half the digits of small distances
     return float(
         torch.cat([torch.cdist(f, kept, compute_mode=exact).amin(dim=1) for f in torch.split(front, 2000)]).mean()
     )
 
 
 def require_moocore() -> Any:
-    """Return the library of hypervolumes; raises `FneError` that names the extra where it is not installed."""
+    """Return the library moocore; where it is not installed, raise an `FneError` that names the extra."""
     try:
         import moocore
     except ImportError as error:
@@ -74,24 +75,25 @@ def require_moocore() -> Any:
 
 
 class Volume(NamedTuple):
-    """A hypervolume, and whether it is exact or approximated."""
+    """Value of a hypervolume, and whether the value is exact or approximated."""
 
     value: float
     exact: bool
 
 
 def hypervolume(values: Tensor, reference: Tensor | Sequence[float]) -> Volume:
-    """Return the volume between `values [n, M]` and a reference point; points that are not below it add nothing.
+    """Return the volume between `values [n, M]` and a reference point; points not below the reference add nothing.
 
-    By moocore: exact for at most `EXACT` objectives, for more approximated along 262,144 directions, the same each
-    time, in units of the range from the least values to the reference. Errors are below about 1e-3 of it.
+    The library moocore computes the volume: exactly for at most `EXACT` objectives; for more, approximately along
+    262,144 fixed directions, in units of the range from the least values to the reference. The error is then below
+    about 1e-3 of the volume.
 
     Args:
-        values: of a set of points, dominated ones, too.
+        values: objective values of a set of points, dominated points included.
         reference: worst values of interest, M finite numbers.
 
     Raises:
-        FneError: a reference of another length or not finite, or the extra `moo` is not installed.
+        FneError: the reference has another length or is not finite, or the extra `moo` is not installed.
     """
     moocore = require_moocore()
     corner = torch.as_tensor(reference, dtype=torch.float64)

@@ -1,10 +1,10 @@
-"""Losses and accuracy of `P` models at once, per sample. Models give logits; everything here is minimised.
+"""Losses and accuracy of `P` models at once, per sample. Models return logits; all losses are minimised.
 
-`nmse` is FNE's eq. (5) as it was meant: the quantity maximised is the negative of the squared error summed over the
-outputs and averaged over the samples; inside it is minimised without the sign. `mse` averages over the outputs too
-(the scale of the paper's Table 1). Sums over samples are taken in float64 and divided once: no mean of means.
-Categorical cross-entropy over sigmoids takes them in proportion to their sum, as Keras does (which clips them at 1e-7
-besides; from logits there is no need to).
+`nmse` is FNE's eq. (5) as it was meant: the paper maximises the negative of the squared error summed over the outputs
+and averaged over the samples; here the error is minimised without the sign. `mse` averages over the outputs too (the
+scale of the paper's Table 1). Sums over samples are taken in float64 and divided once: no mean of means. Categorical
+cross-entropy over sigmoids divides the sigmoids by their sum, as Keras does (Keras also clips them at 1e-7; from logits
+that is not needed).
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from fne.core.errors import FneError, SettingError
 Loss = Literal["nmse", "mse", "bce", "cross_entropy"]
 _FOR_LABELS = {"bce", "cross_entropy"}
 DISPLAY_SIGN = {"nmse": -1}
-"""Losses shown with another sign than the one minimised."""
+"""Sign of a loss in output, where the sign differs from that of the minimised loss."""
 NO_ANSWER = -1
-"""In place of a class where a model's outputs decide on none; equal to no label."""
+"""Placeholder for the class where a model's outputs determine none; equal to no label."""
 
 
 def check_loss(loss: str, *, classification: bool) -> None:
-    """Raise `SettingError` where a loss needs labels and the targets are numbers."""
+    """Raise `SettingError` if a loss needs labels and the targets are numbers."""
     if loss in _FOR_LABELS and not classification:
         raise SettingError("strategy.loss", loss, "nmse or mse for regression targets")
 
 
 def output_of(module: object, *, classification: bool) -> str:
-    """Return what a model's logits mean: its `output`, or where it has none `softmax`; of regressions `linear`."""
+    """Return how a model's logits are read: as its `output` says (default `softmax`); `linear` for regression."""
     return str(getattr(module, "output", "softmax")) if classification else "linear"
 
 
 def separable(loss: str, output: str) -> bool:
-    """Return whether each output has a loss of its own, whatever the others are; `bce` sees logits one by one.
+    """Return whether each output has a loss that depends on this output alone; `bce` sees logits one by one.
 
-    What says so of methods that take outputs apart, and of nodes that answer one loss for each.
+    Methods that treat outputs separately and nodes that answer with one loss per output need such a loss.
     """
     return loss == "bce" or (loss != "cross_entropy" and output != "softmax")
 
@@ -60,16 +60,18 @@ def sample_losses(loss: str, logits: Tensor, targets: Tensor, output: str, *, pe
         logits: `[P, N, C]`.
         targets: labels int64 `[N]` or values float `[N, C]`.
         output: what the model's logits mean: `softmax`, `sigmoid`, `linear`.
-        per_output: neither sum nor mean over the outputs is taken: one loss for each.
+        per_output: return one loss per output instead of the sum or mean over outputs.
 
     Returns:
         float tensor `[P, N]`, or per output `[P, N, C]`.
 
     Raises:
-        FneError: outputs have no losses of their own (`cross_entropy`, or a softmax but for `bce`).
+        FneError: `per_output` where outputs have no separate losses (`cross_entropy`; softmax with any loss but `bce`).
     """
     if per_output and not separable(loss, output):
-        raise FneError(f"loss {loss!r} of a model with output {output!r} is no sum over outputs: none has its own")
+        raise FneError(
+            f"loss {loss!r} with output {output!r} is not a sum over outputs: outputs have no separate losses"
+        )
     labels = targets.dtype == torch.int64
     if loss == "cross_entropy":
         picked = targets.expand(logits.shape[0], -1).unsqueeze(-1)
@@ -87,17 +89,17 @@ def sample_losses(loss: str, logits: Tensor, targets: Tensor, output: str, *, pe
 
 
 def answers(logits: Tensor) -> Tensor:
-    """Return the class that each sample is given, int64 `[...]`, of logits `[..., C]`; `NO_ANSWER` where there is none.
+    """Return the predicted class of each sample, int64 `[...]`, from logits `[..., C]`; `NO_ANSWER` without any.
 
-    The answer is the class of the largest logit, of equal ones the first. A sample has an answer only where its largest
-    logit is a finite number: a NaN among the logits leaves the largest one undefined, and an infinite one gives a
-    softmax and losses that are NaN. A logit of minus infinity is a class that the model rules out, and may stand beside
-    finite ones.
+    The answer is the class of the largest logit; among equal logits, the first class. A sample has an answer only where
+    its largest logit is a finite number: a NaN among the logits leaves the largest one undefined, and an infinite logit
+    makes softmax and losses NaN. A logit of minus infinity is a class that the model rules out, and may stand beside
+    finite logits.
     """
-    largest = logits.amax(dim=-1)  # NaN where any logit is
+    largest = logits.amax(dim=-1)  # NaN where any logit is NaN
     return torch.where(largest.isfinite(), logits.argmax(dim=-1), NO_ANSWER)
 
 
 def correct(logits: Tensor, targets: Tensor) -> Tensor:
-    """Return the number of right answers `[P]` of logits `[P, N, C]` for labels `[N]`, as float64."""
+    """Return the number of correct answers `[P]`, float64, of logits `[P, N, C]` for labels `[N]`."""
     return (answers(logits) == targets).sum(dim=-1).double()

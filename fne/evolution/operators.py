@@ -1,8 +1,8 @@
 """Selection, crossover and mutation: pure functions on tensors.
 
-Selection draws from the generator that it is given. Crossover and mutation are given their random numbers and work on
-the children in place, by operations of which each is rounded once, on every device alike: a float32 product or sum by
-itself, never a multiply-add, which one device fuses and another does not.
+Selection draws from a generator that the caller passes. Crossover and mutation receive their random numbers and work on
+the children in place. Each of their operations is rounded once, in the same way on every device: a single float32
+product or sum, never a multiply-add, which one device fuses and another does not.
 
 Source: Szegedi, Kiss, Horváth, "Evolutionary federated learning on EEG-data" (FNE), section 4, eqs. (2) to (4);
 operators beyond it say so.
@@ -27,15 +27,15 @@ def order(fitness: Tensor) -> Tensor:
 
 
 def sound(fitness: Tensor) -> Tensor:
-    """Return the indices of those of finite fitness, best first: parents are drawn from them alone.
+    """Return the indices of the individuals with finite fitness, best first; only they become parents.
 
-    The NaNs of an individual of infinite fitness would be in every child. One at least must be finite.
+    The NaNs of an individual with infinite fitness would spread to every child. At least one fitness must be finite.
     """
     return order(fitness)[: int(torch.isfinite(fitness).sum())]
 
 
 def paper_pool(fitness: Tensor, size: int, generator: torch.Generator) -> Tensor:
-    """Return `size` parents, or all that are sound: the `size - 1` fittest and one of the rest (FNE, "Selection")."""
+    """Return `size` parents, or all sound ones if fewer: the `size - 1` fittest and one other (FNE, "Selection")."""
     ranked = sound(fitness)
     size = min(size, len(ranked))
     rest = ranked[size - 1 :]
@@ -44,13 +44,13 @@ def paper_pool(fitness: Tensor, size: int, generator: torch.Generator) -> Tensor
 
 
 def pairs_from_pool(pool: Tensor, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Return two index tensors `[count]`: for each child two different parents, uniformly from the pool."""
+    """Return two index tensors `[count]`: for each child two different parents, drawn uniformly from the pool."""
     n = len(pool)
     first = torch.randint(n, (count,), generator=generator)
     if n == 1:
         return pool[first], pool[first]
     second = torch.randint(n - 1, (count,), generator=generator)
-    second = second + (second >= first)  # skips the first parent: two different ones, all pairs alike
+    second = second + (second >= first)  # skips the first parent: all pairs of different parents are equally likely
     return pool[first], pool[second]
 
 
@@ -69,7 +69,7 @@ def halving(layout: Layout, child: Tensor, other: Tensor, coins: Tensor) -> None
 
 
 def interleave(layout: Layout, child: Tensor, other: Tensor, coins: Tensor) -> None:
-    """Take the genes of odd place, counted from 1, from the other parent. Eq. (3)."""
+    """Take the genes at odd places, counted from 1, from the other parent. Eq. (3)."""
     child[:, ::2] = other[:, ::2]
 
 
@@ -79,7 +79,7 @@ def mean(layout: Layout, child: Tensor, other: Tensor, coins: Tensor) -> None:
 
 
 def kernelwise(layout: Layout, child: Tensor, other: Tensor, coins: Tensor) -> None:
-    """Take each kernel whole from the other parent where its coin says so (FNE, "Kernelwise mix").
+    """Take each kernel whole from the other parent where its coin is true (FNE, "Kernelwise mix").
 
     Coins are broadcast over the kernels' genes: no gather over `[P, D]`.
     """
@@ -97,8 +97,8 @@ CROSSOVERS: dict[str, Callable[[Layout, Tensor, Tensor, Tensor], None]] = {
     "mean": mean,
     "kernelwise": kernelwise,
 }
-"""Of children `[n, D]` that begin as copies of one parent, the other parents `[n, D]` and fair coins, bool
-`[n, kernels]`, the kernels of one group after the other."""
+"""Crossovers by name. Each takes the layout, the children `[n, D]` as copies of one parent, the other parents `[n, D]`
+and fair coins, bool `[n, kernels]`, with the kernels ordered by group."""
 
 
 # ------------------------------------------------------------------------------------------------ mutation
@@ -115,9 +115,9 @@ def multiply(children: Tensor, u: Tensor, chance: float, rate: float) -> None:
 
     Args:
         children: float32 `[n, D]`.
-        u: of `Stream.uniform`, float32 `[n, D]`: both which genes mutate and how.
+        u: numbers of `Stream.uniform`, float32 `[n, D]`, which decide both which genes mutate and how.
         chance: probability; rounded to 24 bits.
-        rate: a fraction, the paper's percentage / 100, at most 2; rounded to 23 bits behind the point.
+        rate: a fraction, the paper's percentage / 100, at most 2; rounded to 23 bits after the binary point.
     """
     mutated, whole = _mutated(u, chance, round(rate * _ONE))
     factor = whole.add_(_ONE).float().mul_(1 / _ONE)
@@ -134,12 +134,12 @@ def offset(children: Tensor, u: Tensor, chance: float, rate: float) -> None:
 def mixed(children: Tensor, u: Tensor, noise: Tensor, chance: float, rate: float, deviations: Tensor) -> None:
     """Multiply as `multiply` does and add N(0, deviation^2) to the same genes, in place (beyond the paper).
 
-    A zero can come alive and a sign can change.
+    A zero can become non-zero, and a sign can change.
 
     Args:
         children, u, chance, rate: as for `multiply`.
-        noise: of `Stream.noise`, int8 `[n, D]`.
-        deviations: of each gene, float32 `[D]`.
+        noise: integers of `Stream.noise`, int8 `[n, D]`.
+        deviations: deviation of each gene, float32 `[D]`.
     """
     multiply(children, u, chance, rate)
     shift = noise.float().mul_(deviations * UNIT)
@@ -149,8 +149,14 @@ def mixed(children: Tensor, u: Tensor, noise: Tensor, chance: float, rate: float
 def lognormal(children: Tensor, u: Tensor, noise: Tensor, chance: float, rate: float, sign_flip: float) -> None:
     """Multiply genes by exp(N(0, rate^2)), in place, and flip a sign with probability `sign_flip` (beyond the paper).
 
-    Without drift: E[ln factor] = 0, where the uniform factor has about -rate^2 / 6 a mutation. The 61 factors are
-    computed in float64 by the CPU, since an exponential in float32 is each device's own.
+    The factor has no drift: E[ln factor] = 0, where that of the uniform factor is about -rate^2 / 6 per mutation. The
+    61 factors are computed in float64 on the CPU, since a float32 exponential differs between devices.
+
+    Args:
+        children, u, chance: as for `multiply`.
+        noise: integers of `Stream.noise`, int8 `[n, D]`.
+        rate: standard deviation of the factor's logarithm.
+        sign_flip: probability that a mutated gene changes its sign.
     """
     values = [math.exp(rate * UNIT * k) for k in range(-LARGEST_NOISE, LARGEST_NOISE + 1)]
     table = torch.tensor(values, dtype=torch.float32, device=children.device)
@@ -161,15 +167,15 @@ def lognormal(children: Tensor, u: Tensor, noise: Tensor, chance: float, rate: f
 
 
 def _share(chance: float) -> float:
-    """Return a probability in the 24 bits that `u` has."""
+    """Return a probability rounded to the 24 bits of `u`."""
     return round(chance * _WHOLE) / _WHOLE
 
 
 def _mutated(u: Tensor, chance: float, largest: int) -> tuple[Tensor, Tensor]:
-    """Return which genes mutate, bool, and for these a whole number of [-largest, largest), float64, both `[n, D]`.
+    """Return which genes mutate, bool, and for these a whole number in [-largest, largest), float64, both `[n, D]`.
 
-    One number serves both: where v < T = chance * 2**24, v / T is itself uniform in [0, 1). One product in float64,
-    rounded down: nothing for a device to fuse.
+    One number serves both: where v < T = chance * 2**24, v / T is itself uniform in [0, 1). The number is one product
+    in float64, rounded down, so a device has nothing to fuse.
     """
     share = _share(chance)
     return u < share, (u.double() * (2 * largest / share if share else 0.0)).floor_().sub_(largest)

@@ -1,7 +1,7 @@
-"""Mating and survival of populations of trade-offs: by clusters of directions (FedMOEAC), or by fronts (NSGA-II).
+"""Mating and environmental selection of multi-objective populations: direction clusters (FedMOEAC) or NSGA-II fronts.
 
-Shapes: `n` solutions, `M` objectives, `m` groups, `d` genes in the cube [-1, 1]^d. Objectives are minimised. Groups are
-of the values that `scaled` makes: at least 0, and not all zero.
+Shapes: `n` solutions, `M` objectives, `m` groups, `d` genes in the cube [-1, 1]^d. Objectives are minimised. Grouping
+and clustering take values from `scaled`: at least 0, and not all zero.
 
 Source of the clusters: C. Xiao, S. Liu, "Clustering-based evolutionary federated multiobjective optimization and
 learning" (FedMOEAC), section 4.
@@ -21,23 +21,23 @@ from fne.evolution.indicators import non_dominated
 from fne.evolution.real_coded import polynomial_mutation, sbx
 
 CROSSOVER, CROSSOVER_ETA, MUTATION, MUTATION_ETA = 0.9, 2.0, 0.1, 20.0
-"""Of FedMOEAC, section 5.1: probability of a crossover and its index, that of a gene's mutation and its index."""
+"""FedMOEAC, section 5.1: probability and index of a crossover, then probability and index of a gene's mutation."""
 
 Decode = Callable[[Tensor], Tensor]
 
 
 def offspring(genes: Tensor, pairs: Tensor, draw: torch.Generator, decode: Decode = lambda genes: genes) -> Tensor:
-    """Return a child of each pair of parents `pairs [n, 2]`, `[n, d]`: of two that they would have the first one's.
+    """Return one child `[n, d]` for each pair of parents `pairs [n, 2]`: the first of the two that a crossover makes.
 
-    Half of the genes are crossed, where there is a crossover at all. A child that means the same as one of `genes` is
-    its first parent with one gene mutated, drawn among those in which that makes a difference: nobody is evaluated
-    twice.
+    Where a crossover takes place, half of the genes are crossed. A child that decodes to the same as one of `genes` is
+    replaced by its first parent with one mutated gene, drawn among the genes whose mutation changes the decoded values,
+    so that no individual is evaluated twice.
 
     Args:
-        genes: of all who may mate, `[N, d]`.
-        pairs: int64.
-        draw: all random numbers are of it.
-        decode: genes `[n, d]` -> what they mean, `[n, k]`.
+        genes: genes of all possible parents, `[N, d]`.
+        pairs: places of the parents in `genes`, int64.
+        draw: generator of all random numbers.
+        decode: genes `[n, d]` -> decoded values `[n, k]`.
     """
     count, d = len(pairs), genes.shape[1]
     first, second = genes[pairs[:, 0]], genes[pairs[:, 1]]
@@ -55,7 +55,7 @@ def offspring(genes: Tensor, pairs: Tensor, draw: torch.Generator, decode: Decod
 
 
 def first_fronts(values: Tensor, count: int) -> Tensor:
-    """Return who is in the first fronts of `values [n, M]` that have `count` together, int64, in order."""
+    """Return the places of the first fronts of `values [n, M]` that hold `count` solutions together, int64, sorted."""
     left, chosen = torch.arange(len(values)), torch.zeros(len(values), dtype=torch.bool)
     while len(left) and int(chosen.sum()) < count:
         best = non_dominated(values[left])
@@ -65,13 +65,13 @@ def first_fronts(values: Tensor, count: int) -> Tensor:
 
 
 class ClusterSelection:
-    """FedMOEAC: parents mate within groups of like directions, and of each cluster one survives.
+    """FedMOEAC: parents mate within groups of similar directions, and one solution of each cluster survives.
 
     Args:
-        groups: m, for mating.
-        select: which one: the nearest to the ideal point, or that with the least sum, of scaled objectives.
-        ranges: whether objectives are scaled to their ranges; else they are taken as they come, shares of their bounds.
-        fronts: whether only so many fronts are clustered as are needed, which is not the paper's.
+        groups: number of mating groups, m.
+        select: survivor of a cluster, by scaled objectives: the nearest to the ideal point, or the least sum.
+        ranges: whether objectives are scaled to their ranges; otherwise they stay shares of their bounds.
+        fronts: whether clustering is limited to the first fronts that fill the population, unlike in the paper.
     """
 
     def __init__(
@@ -82,18 +82,26 @@ class ClusterSelection:
     def children(
         self, genes: Tensor, values: Tensor, count: int, draw: torch.Generator, decode: Decode = lambda genes: genes
     ) -> tuple[Tensor, Tensor]:
-        """Return genes of `count` children and the first parent of each; groups take turns, those of one mate with all.
+        """Return genes of `count` children and the first parent of each.
 
-        Source: Xiao and Liu, section 4.
+        Groups take turns; the member of a group of one mates with the whole population. Source: Xiao and Liu, section
+        4.
+
+        Args:
+            genes: of the population, `[n, d]`.
+            values: objectives of the population, `[n, M]`.
+            count: number of children.
+            draw: generator of all random numbers.
+            decode: as for `offspring`.
         """
         u = torch.rand(self._groups, generator=draw, dtype=torch.float64)
         labels = direction_groups(scaled(values, ranges=self._ranges), self._groups, u)
-        there = [(labels == group).nonzero()[:, 0] for group in range(self._groups)]
-        there = [members for members in there if len(members)]
+        filled = [(labels == group).nonzero()[:, 0] for group in range(self._groups)]
+        filled = [members for members in filled if len(members)]
         everybody = torch.arange(len(genes))
         pairs = []
         for i in range(count):
-            members = there[i % len(there)]
+            members = filled[i % len(filled)]
             first = int(members[torch.randint(len(members), (1,), generator=draw)])
             mates = members if len(members) > 1 else everybody
             mates = mates[mates != first] if len(mates) > 1 else mates
@@ -102,22 +110,22 @@ class ClusterSelection:
         return offspring(genes, chosen, draw, decode), chosen[:, 0]
 
     def survivors(self, values: Tensor, count: int) -> Tensor:
-        """Return of each of `count` clusters the best one."""
+        """Return the place of the best solution of each of `count` clusters."""
         unit = scaled(values, ranges=self._ranges)
-        there = first_fronts(unit, count) if self._fronts else torch.arange(len(unit))
-        unit = unit[there]
+        candidates = first_fronts(unit, count) if self._fronts else torch.arange(len(unit))
+        unit = unit[candidates]
         worth = unit.sum(dim=1) if self._select == "sum" else unit.norm(dim=1)
         best = [min(cluster, key=lambda i: float(worth[i])) for cluster in merged(unit, count)]
-        return there[sorted(best)]
+        return candidates[sorted(best)]
 
 
 class FrontSelection:
-    """NSGA-II: ranks of non-dominated sorting and crowding distances, by pymoo.
+    """NSGA-II: pymoo computes the ranks of non-dominated sorting and the crowding distances.
 
     Source: K. Deb, A. Pratap, S. Agarwal, T. Meyarivan, "A fast and elitist multiobjective genetic algorithm" (2002).
 
     Raises:
-        FneError: pymoo is not there.
+        FneError: pymoo is not installed.
     """
 
     def __init__(self) -> None:
@@ -126,7 +134,15 @@ class FrontSelection:
     def children(
         self, genes: Tensor, values: Tensor, count: int, draw: torch.Generator, decode: Decode = lambda genes: genes
     ) -> tuple[Tensor, Tensor]:
-        """Return genes of `count` children and the first parent of each, winners of tournaments of two others."""
+        """Return genes of `count` children and the first parent of each; parents win tournaments of two.
+
+        Args:
+            genes: of the population, `[n, d]`.
+            values: objectives of the population, `[n, M]`.
+            count: number of children.
+            draw: generator of all random numbers.
+            decode: as for `offspring`.
+        """
         order = {int(individual): place for place, individual in enumerate(self._ordered(values, len(values)))}
         pairs = []
         for _ in range(count):
@@ -138,7 +154,7 @@ class FrontSelection:
         return offspring(genes, chosen, draw, decode), chosen[:, 0]
 
     def survivors(self, values: Tensor, count: int) -> Tensor:
-        """Return the `count` best by rank, and by crowding within the last front that has a place."""
+        """Return the places of the `count` best by rank, and by crowding within the last front that still fits."""
         return self._ordered(values, count).sort().values
 
     def _ordered(self, values: Tensor, count: int) -> Tensor:
@@ -156,19 +172,19 @@ class FrontSelection:
             sorting = importlib.import_module("pymoo.util.nds.non_dominated_sorting").NonDominatedSorting
             crowding = importlib.import_module("pymoo.operators.survival.rank_and_crowding.metrics")
         except ModuleNotFoundError:
-            raise FneError("NSGA-II is pymoo's, which is not installed: pip install -e '.[moo]' in the clone") from None
+            raise FneError("NSGA-II needs pymoo: pip install -e '.[moo]' in the clone") from None
         return sorting, crowding.get_crowding_function
 
 
 _NOTHING = 1e-6
-"""What is added to scaled values: the ideal point itself has no direction."""
+"""Offset of scaled values, since the ideal point itself has no direction."""
 
 
 def scaled(values: Tensor, *, ranges: bool) -> Tensor:
-    """Return objectives `[n, M]`, minimised, above 0: as they are, or as parts of their ranges over the rows.
+    """Return minimised objectives `[n, M]` above 0: unchanged, or as parts of their ranges over the rows.
 
-    What is not finite is as bad as the worst of the rows, and at least 1. Of ranges, an objective that is the same for
-    all is as good as it can be.
+    A non-finite value becomes the worst value of the rows, and at least 1. With `ranges`, an objective that is equal in
+    all rows gets the best value.
     """
     finite = values.isfinite()
     if ranges:
@@ -185,9 +201,9 @@ def direction_groups(values: Tensor, groups: int, u: Tensor, *, iterations: int 
     A group may be empty.
 
     Args:
-        values: scaled, `[n, M]`.
-        groups: m.
-        u: uniform numbers `[m]`, which choose the first centres: each farther from those before it the likelier.
+        values: scaled objectives, `[n, M]`.
+        groups: number of groups, m.
+        u: uniform numbers `[m]`, which choose the first centres; a centre far from the earlier ones is more likely.
         iterations: at most this many.
     """
     directions = _unit(values)
@@ -206,14 +222,14 @@ def direction_groups(values: Tensor, groups: int, u: Tensor, *, iterations: int 
 
 
 def merged(values: Tensor, count: int) -> list[list[int]]:
-    """Return `count` clusters of solutions: again and again the two with the most alike centres become one.
+    """Return `count` clusters of solutions, or one per solution if fewer, by merging the two most similar repeatedly.
 
-    A cluster's centre is the mean of its solutions; likeness is the cosine of two centres. Of equals the first are
-    merged. There are as many as solutions at most.
+    A cluster's centre is the mean of its solutions; the similarity of two clusters is the cosine of their centres.
+    Among equally similar pairs the first one is merged.
 
     Args:
-        values: scaled, `[n, M]`.
-        count: how many clusters shall be left, at least 1.
+        values: scaled objectives, `[n, M]`.
+        count: number of clusters to keep, at least 1.
     """
     clusters = [[i] for i in range(len(values))]
     centres = values.double().clone()
@@ -235,7 +251,7 @@ def _unit(vectors: Tensor) -> Tensor:
 
 
 def _first(directions: Tensor, groups: int, u: Tensor) -> Tensor:
-    """Return the solutions that the groups begin with, int64 `[m]`."""
+    """Return the solutions that are the groups' first centres, int64 `[m]`."""
     picks = [int(float(u[0]) * len(directions))]
     for number in u[1:groups].tolist():
         apart = (1 - directions @ directions[picks].mT).amin(dim=1).clamp(min=0)

@@ -1,4 +1,4 @@
-"""Random numbers with an address, made of integers only: the same bits on every device, in any order, stored nowhere.
+"""Counter-based random numbers (Philox) in integer arithmetic: the same bits on every device, in any order, unstored.
 
 J. K. Salmon, M. A. Moraes, R. O. Dror, D. E. Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
 Philox4x32-10 turns a counter of four 32-bit words and a key of two into four words. The counter is (gene block,
@@ -26,7 +26,7 @@ from fne.core.randomness import derive_seed
 
 MASK = 0xFFFFFFFF
 VARIANCE = 85
-"""Of `noise`: 4 * (16**2 - 1) / 12."""
+"""Variance of `noise`: 4 * (16**2 - 1) / 12."""
 UNIT = VARIANCE**-0.5
 SQUARE_VARIANCE = 2 - 0.3 * (16**2 + 1) / (16**2 - 1)
 """Variance of `(UNIT * noise)**2`, exactly 1443 / 850.
@@ -36,14 +36,14 @@ digits a quarter of that, and the square of a number of variance 1 has the varia
 """
 LARGEST_NOISE = 30
 _M0, _M1 = 0xD2511F53 - 2**32, 0xCD9E8D57 - 2**32
-"""Philox's multipliers less 2**32: their product with a word stays within 2**62, where the whole one leaves int64."""
+"""Philox's multipliers less 2**32: their products with a word stay within 2**62; the full products overflow int64."""
 _W0, _W1 = 0x9E3779B9, 0xBB67AE85
 _CHUNK = {"cpu": 2**14, "cuda": 2**20}
-"""Counters a pass: what fits a CPU's second cache; large launches on a GPU."""
+"""Counters per pass: as many as fit a CPU's second-level cache; large launches on a GPU."""
 
 
 class Purpose(IntEnum):
-    """What numbers are drawn for, the counter's last word: a new purpose gets a new value, none is used twice."""
+    """Purpose of the numbers, the counter's last word: a new purpose gets a new value, and no value is used twice."""
 
     PERTURBATION = 0
     DONORS = 1
@@ -79,14 +79,14 @@ def philox(key: tuple[int, int], counter: Sequence[Any]) -> tuple[Any, Any, Any,
 
 
 class Stream:
-    """The numbers of one run for one purpose; each has the address (generation, individual, gene).
+    """Random numbers of one run for one purpose, addressed by (generation, individual, gene).
 
-    Take one kind of number of a stream: they are made of the same words.
+    Take only one kind of number from a stream: all kinds are made of the same words.
 
     Args:
-        seed: of the run.
-        purpose: what they are drawn for.
-        device: where they are made.
+        seed: seed of the run.
+        purpose: purpose of the numbers.
+        device: device that computes them.
     """
 
     def __init__(self, seed: int, purpose: Purpose, device: torch.device | str = "cpu") -> None:
@@ -99,11 +99,11 @@ class Stream:
         return self._made(generation, individuals, genes, torch.int64, lambda word: (word,))
 
     def uniform(self, generation: int, individuals: range, genes: int) -> Tensor:
-        """Return numbers of [0, 1), float32 `[len(individuals), genes]`: a word's upper 24 bits, exact."""
+        """Return numbers in [0, 1), float32 `[len(individuals), genes]`: a word's upper 24 bits, exact."""
         return self._made(generation, individuals, genes, torch.float32, lambda word: ((word >> 8) * 2.0**-24,))
 
     def noise(self, generation: int, individuals: range, genes: int) -> Tensor:
-        """Return integers that times `UNIT` are almost standard normal, int8 `[len(individuals), genes]`.
+        """Return integers, almost standard normal when multiplied by `UNIT`, int8 `[len(individuals), genes]`.
 
         Gene g is half g % 2 of word g % 8 // 2 of block g // 8.
         """
@@ -121,7 +121,7 @@ class Stream:
         result = torch.empty(len(individuals), genes, dtype=dtype, device=self._device)
         on_cpu = self._device.type == "cpu"
         target: Any = result.numpy() if on_cpu else result  # NumPy takes half the time of torch on int64
-        each = 8 if dtype is torch.int8 else 4  # values a block
+        each = 8 if dtype is torch.int8 else 4  # values per block
         chunk, blocks = _CHUNK.get(self._device.type, 2**20), -(-genes // each)
         height, width = max(1, chunk // blocks), min(blocks, chunk)
         for top in range(0, len(individuals), height):
@@ -141,9 +141,9 @@ class Stream:
 
 
 class Perturbations:
-    """The noise of each generation for `count` individuals of `genes` genes.
+    """Noise of each generation for `count` individuals of `genes` genes.
 
-    The last generation's is kept, since a strategy needs it twice: to ask and to be told.
+    The noise of the last generation is kept, since a strategy needs it twice: in `ask` and in `tell`.
     """
 
     def __init__(self, seed: int, count: int, genes: int) -> None:

@@ -1,4 +1,4 @@
-"""The population manager: select -> cross -> mutate, elites, the non-finite policy. It knows no nodes and no models."""
+"""Population manager: selection, crossover, mutation, elites, non-finite policy; independent of nodes and models."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ Mutation = Literal["multiply", "offset", "mixed", "lognormal"]
 
 _DIVERSITY_GENES = 4096
 _PASS = {"cpu": 2**17, "cuda": 2**22}
-"""Genes a pass: what fits a CPU's second cache; large launches on a GPU."""
+"""Genes per pass: as many as fit a CPU's second-level cache; large launches on a GPU."""
 
 
 @dataclass(frozen=True)
 class Variation:
-    """How one generation makes the next. Rates of multiplication are fractions, `offset_rate` is in gene units."""
+    """How one generation breeds the next. Rates of multiplication are fractions, `offset_rate` is in gene units."""
 
     selection: Selection = "paper"
     parents: int = 10
@@ -45,16 +45,16 @@ class Variation:
 
 
 class Population:
-    """`P` individuals of `D` genes, float32 `[P, D]`: what the server selects, it and the workers breed alike.
+    """`P` individuals of `D` genes, float32 `[P, D]`; the server selects, and server and workers breed identically.
 
     Args:
-        layout: of the genome.
+        layout: layout of the genome.
         genomes: the first generation.
-        variation: how one makes the next.
-        seed: of the run.
+        variation: how one generation breeds the next.
+        seed: seed of the run.
 
     Raises:
-        SettingError: more parents or elites than there are individuals.
+        SettingError: more parents than individuals, or so many elites that there are no children.
     """
 
     def __init__(self, layout: Layout, genomes: Tensor, variation: Variation, *, seed: int) -> None:
@@ -72,19 +72,19 @@ class Population:
         return int(self.genomes.shape[0])
 
     def candidates(self, step: int) -> Tensors:
-        """Return `population`, the present generation `[P, D]`."""
+        """Return `population`, the current generation `[P, D]`."""
         return {"population": self.genomes}
 
     def decide(self, step: int, fitness: Tensor, *, multiplier: float = 1.0) -> Tensors:
-        """Select and pair: the server's part, which no worker repeats.
+        """Select parents and pair them; only the server does so, no worker repeats it.
 
         Args:
-            step: whose candidates were evaluated.
-            fitness: of the present population `[P]`, finite or +inf (from `cleaned`), lower is better.
-            multiplier: on the mutation's rate and chance.
+            step: step whose candidates were evaluated.
+            fitness: fitness of the current population `[P]`, finite or +inf (from `cleaned`), lower is better.
+            multiplier: factor on the mutation's rate and chance.
 
         Returns:
-            `parents [C, 2]` of each child and, if there are any, `elites [E]`, as places in the present population;
+            `parents [C, 2]` of each child and, if there are any, `elites [E]`, as places in the current population;
             `multiplier`, float64 `[1]`.
         """
         v, draw = self.variation, new_generator(self._seed, "population", step)
@@ -97,17 +97,17 @@ class Population:
             pairs = list(operators.pairs_from_pool(pool, count, draw))
         decision = {"parents": small(torch.stack(pairs, dim=1), len(self) - 1)}
         if v.elites:
-            sound = operators.sound(fitness)  # fewer than the elites: the fittest of them stay twice
+            sound = operators.sound(fitness)  # if fewer than the elites, the fittest are kept twice
             decision["elites"] = small(sound[torch.arange(v.elites) % len(sound)], len(self) - 1)
         return {**decision, "multiplier": torch.tensor([multiplier], dtype=torch.float64)}
 
     def advance(self, step: int, decision: Tensors) -> Metrics:
-        """Replace the present generation, that of `step`, by the next one."""
+        """Replace the current generation, that of `step`, by the next one."""
         self.genomes = breed(self.layout, self.genomes, decision, self.variation, seed=self._seed, step=step)
         return {}
 
     def diversity(self) -> float:
-        """Return the function `diversity` of the genomes."""
+        """Return the genomes' diversity, see the function `diversity`."""
         return diversity(self.genomes, self.layout.scales())
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -115,28 +115,28 @@ class Population:
         return {"genomes": self.genomes}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Take over the genomes; the next generations are bred where they are."""
+        """Restore the genomes; the next generations are bred on their device."""
         self.genomes = state["genomes"].clone()
 
 
 def breed(layout: Layout, genomes: Tensor, decision: Tensors, variation: Variation, *, seed: int, step: int) -> Tensor:
-    """Return the next generation, float32 `[E + C, D]`: the elites, then a child of each pair, mutated.
+    """Return the next generation, float32 `[E + C, D]`: the elites, then a mutated child of each pair.
 
-    The same bits on every device: random numbers have the address (seed, step, child, gene or kernel), and every
-    operation is rounded once.
+    The bits are the same on every device: random numbers have the address (seed, step, child, gene or kernel), and
+    every operation is rounded once.
 
     Args:
-        layout: of the genome.
+        layout: layout of the genome.
         genomes: the generation of `step`, float32 `[P, D]`, on any device.
-        decision: what `Population.decide` made of it.
+        decision: the tensors that `Population.decide` returned.
         variation: how children are made.
-        seed: of the run.
-        step: whose candidates are the parents.
+        seed: seed of the run.
+        step: step whose candidates are the parents.
     """
     v, device = variation, genomes.device
     parents, multiplier = decision["parents"].to(device).long(), float(decision["multiplier"])
     chance, rate = min(v.chance * multiplier, 1.0), min(v.rate * multiplier, v.rate_max)
-    # a standard deviation's last bits are those of the processor that computed it
+    # bfloat16, since a standard deviation's last bits depend on the processor that computed it
     deviations = (layout.scales().bfloat16().float() * (v.additive * multiplier)).to(device)
     coins, uniform, noise = (
         Stream(seed, purpose, device) for purpose in (Purpose.CROSSOVER, Purpose.MUTATION, Purpose.MUTATION_NOISE)
@@ -167,7 +167,7 @@ def breed(layout: Layout, genomes: Tensor, decision: Tensors, variation: Variati
 def diversity(genomes: Tensor, scales: Tensor) -> float:
     """Return the mean over genes of the spread between individuals `[P, D]`, in units of the layer's initial spread.
 
-    At most 4,096 evenly spaced genes are looked at.
+    The mean is over at most 4,096 evenly spaced genes.
     """
     if len(genomes) < 2:
         return 0.0
@@ -176,9 +176,9 @@ def diversity(genomes: Tensor, scales: Tensor) -> float:
 
 
 def cleaned(fitness: Tensor) -> tuple[Tensor, int]:
-    """Return the fitness with NaN and infinities of either sign as +inf, and how many there were.
+    """Return the fitness with every NaN and infinity replaced by +inf, and the number of these non-finite values.
 
-    Such an individual never wins a comparison; means are taken over the finite ones.
+    An individual with non-finite fitness never wins a comparison; means are taken over the finite ones.
     """
     finite = torch.isfinite(fitness)
     return torch.where(finite, fitness, torch.inf), int((~finite).sum())

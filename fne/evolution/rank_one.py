@@ -1,10 +1,10 @@
-"""Perturbations of rank one: a matrix's is the product of two short vectors, so pairs of candidates are sent as those.
+"""Rank-one perturbations: a matrix is perturbed by a product of two short vectors, which is sent in its place.
 
 B. Sarkar et al., "Evolution strategies at the hyperscale", arXiv:2511.16652, 2025 (EGGROLL), perturb matrices by
 products of rank r; r = 1 here. A leaf with two or more dimensions is, kernel axis first, a matrix `[kernels, rest]`: it
-is perturbed by `a b'`, `a [kernels]` and `b [rest]` being `philox.noise`. Other leaves are perturbed by such numbers
-themselves. A product's variance is `VARIANCE**2`, so its unit is `UNIT**2`. A pair's numbers stand side by side, leaf
-after leaf, `a` before `b`: its factors, int8 `[R]`.
+is perturbed by `a b'`, where `a [kernels]` and `b [rest]` are `philox.noise`. Other leaves are perturbed by such noise
+directly. A product's variance is `VARIANCE**2`, so its unit is `UNIT**2`. The factors of a pair, int8 `[R]`, are its
+noise numbers, leaf after leaf, `a` before `b`.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from fne.evolution.genome import Layout, Leaf
 from fne.evolution.philox import UNIT
 
 NAMES = ("centre", "factors", "sigma")
-"""Of the tensors that stand for candidates in a message, in place of `population`."""
+"""Names of the tensors that represent candidates in a message, in place of `population`."""
 
 
 def width(layout: Layout) -> int:
-    """Return how many numbers perturb a genome, `R`."""
+    """Return the number of noise numbers that perturb a genome, `R`."""
     return sum(sum(_widths(leaf)) for leaf in layout.leaves)
 
 
 def steps(layout: Layout, deviations: Tensor, sigma: float) -> Tensor:
-    """Return what the whole numbers in each leaf's perturbation are multiplied by, float32 `[leaves]`.
+    """Return the factor on the whole numbers in each leaf's perturbation, float32 `[leaves]`.
 
     Args:
         layout: the genome.
@@ -43,10 +43,10 @@ def steps(layout: Layout, deviations: Tensor, sigma: float) -> Tensor:
 
 
 def weighted_sum(weights: Tensor, factors: Tensor, layout: Layout) -> Tensor:
-    """Return the weighted sum of perturbations, float64 `[D]`; times `UNIT` each of them has variance 1.
+    """Return the weighted sum of perturbations, float64 `[D]`; multiplied by `UNIT`, each perturbation has variance 1.
 
-    Weights are rounded as in `shaping.weighted_sum`. A product of two factors takes 10 bits more, of which float64 has
-    room for sums over 2**15 pairs: whatever the order of additions, the same bits.
+    Weights are rounded as in `shaping.weighted_sum`. A product of two factors takes 10 more bits, which leaves float64
+    room for sums over 2**15 pairs: the bits are the same in any order of additions.
 
     Args:
         weights: float64 `[P/2]`.
@@ -67,13 +67,13 @@ def weighted_sum(weights: Tensor, factors: Tensor, layout: Layout) -> Tensor:
 class RankOne:
     """Candidates in antithetic pairs: individual i is `centre + e_i`, individual i + P/2 is `centre - e_i`.
 
-    Every gene is `centre + sigma * whole`, product and sum rounded to float32 one after the other: the same bits
-    everywhere. There is no `[P, D]` before somebody asks for it.
+    Every gene is `centre + sigma * whole`; product and sum are each rounded to float32, so the bits are the same
+    everywhere. The population `[P, D]` is made only on request.
 
     Args:
         centre: float32 `[D]`.
         factors: int8 `[P/2, R]`.
-        sigma: float32 `[leaves]`, as `steps` makes it.
+        sigma: float32 `[leaves]`, as returned by `steps`.
     """
 
     centre: Tensor
@@ -88,7 +88,7 @@ class RankOne:
         return replace(self, **{name: getattr(self, name).to(device) for name in NAMES})
 
     def parameters(self, layout: Layout, individuals: Tensor) -> Mapping[str, Tensor]:
-        """Return the parameters of some individuals, int64 `[n]`: name -> `[n, *shape]`, made when asked for."""
+        """Return the parameters of some individuals, int64 `[n]`: name -> `[n, *shape]`, each made on access."""
         return _Parameters(self, layout, individuals)
 
     def materialised(self, layout: Layout, rows: slice = slice(None)) -> Tensor:
@@ -97,12 +97,12 @@ class RankOne:
         return torch.cat([value.reshape(len(value), -1) for value in parameters.values()], dim=1)
 
     def pairs(self, layout: Layout, rows: slice) -> tuple[Mapping[str, Tensor], dict[str, tuple[Tensor, ...]]]:
-        """Return some pairs as a model's `forward_rank_one` takes them.
+        """Return some pairs in the form that a model's `forward_rank_one` takes.
 
         Returns:
             the parameters of the pairs' `2 p` individuals, first the `p` with plus; and by name the centre of a leaf
-            `[kernels, *rest]` (the kernel axis first) and its perturbations `a [p, kernels]`, `b [p, *rest]`, of a leaf
-            with less than two dimensions `[*shape]` and `e [p, *shape]`; all float32.
+            `[kernels, *rest]` (kernel axis first) with its perturbations `a [p, kernels]`, `b [p, *rest]`; for a leaf
+            with fewer than two dimensions `[*shape]` and `e [p, *shape]`; all float32.
         """
         some = replace(self, factors=self.factors[rows])
         factors = {}
@@ -117,17 +117,17 @@ class RankOne:
 
 
 def individuals(tensors: Tensors) -> int | None:
-    """Return how many candidates a message holds, `P`; `None` where it holds none."""
+    """Return the number of candidates in a message, `P`; `None` without any."""
     if "factors" in tensors:
         return 2 * len(tensors["factors"])
     return len(tensors["population"]) if "population" in tensors else None
 
 
 def received(tensors: Tensors, layout: Layout) -> Tensor | RankOne:
-    """Return the candidates that a message holds: `population`, or the three tensors in its place.
+    """Return the candidates in a message: `population`, or the three tensors in its place.
 
     Raises:
-        RunError: neither, both, or tensors that do not fit the model.
+        RunError: the message holds neither, both, or tensors that do not fit the model.
     """
     given = [name for name in ("population", *NAMES) if name in tensors]
     if given == ["population"]:
@@ -150,7 +150,7 @@ def received(tensors: Tensors, layout: Layout) -> Tensor | RankOne:
 
 # ------------------------------------------------------------------------------------------------ leaf by leaf
 class _Parameters(Mapping[str, Tensor]):
-    """Name -> `[n, *shape]`: what is not asked for is never made."""
+    """Name -> `[n, *shape]`; a parameter that nobody reads is never made."""
 
     def __init__(self, population: RankOne, layout: Layout, individuals: Tensor) -> None:
         count = len(population.factors)
@@ -178,7 +178,7 @@ class _Parameters(Mapping[str, Tensor]):
 
 
 def _widths(leaf: Leaf) -> tuple[int, ...]:
-    """Return the lengths of `a` and `b`, or of what perturbs a leaf with less than two dimensions."""
+    """Return the lengths of `a` and `b`, or of the noise on a leaf with fewer than two dimensions."""
     genes = leaf.stop - leaf.start
     return (leaf.kernels, genes // leaf.kernels) if len(leaf.shape) > 1 else (genes,)
 

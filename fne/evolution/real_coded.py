@@ -1,7 +1,7 @@
 """Operators of real-coded genetic algorithms in the cube [-1, 1]^d: pure functions of points and uniform numbers.
 
-Shapes: `...` any number of leading axes (runs), `P` individuals, `d` variables. All are equivariant under an affine
-image of the cube: bounds are the caller's, who maps the points. Uniform numbers are of [0, 1).
+Shapes: `...` any number of leading axes (runs), `P` individuals, `d` variables. All operators are equivariant under an
+affine image of the cube: the caller maps points to its bounds. Uniform numbers lie in [0, 1).
 
 Sources: McKay, Beckman, Conover (1979) for the Latin hypercube; Deb, Agrawal, "Simulated binary crossover for
 continuous search space" (1995) and Deb, Goyal, "A combined genetic adaptive search" (1996), both in the later form that
@@ -15,14 +15,14 @@ from torch import Tensor
 
 LOW, HIGH = -1.0, 1.0
 _CLOSE = 1e-14
-"""Parents that agree in a variable to this much have nothing to cross there."""
+"""Parents closer than this in a variable are not crossed there."""
 
 
 def latin_hypercube(ranks: Tensor, u: Tensor) -> Tensor:
     """Return points of the cube `[..., P, d]`, one in each of P equal strata of every variable.
 
     Args:
-        ranks: uniform numbers `[..., P, d]`; their order along P says whose each stratum is.
+        ranks: uniform numbers `[..., P, d]`; their order along P assigns the strata to the points.
         u: uniform numbers `[..., P, d]`: the place inside the stratum.
     """
     strata = ranks.argsort(dim=-2, stable=True)
@@ -30,11 +30,11 @@ def latin_hypercube(ranks: Tensor, u: Tensor) -> Tensor:
 
 
 def binary_tournament(u: Tensor, size: int) -> Tensor:
-    """Return the ranks `[...]` of those who win tournaments of two out of `size` ranked individuals, 0 the best.
+    """Return the ranks `[...]` of the winners of tournaments of two among `size` ranked individuals, 0 the best.
 
     Args:
         u: uniform numbers `[..., 2]`: the entrants, drawn with replacement.
-        size: of the population.
+        size: size of the population.
     """
     return torch.minimum(*(u * size).long().clamp_(max=size - 1).unbind(-1))
 
@@ -42,14 +42,14 @@ def binary_tournament(u: Tensor, size: int) -> Tensor:
 def sbx(first: Tensor, second: Tensor, u: Tensor, *, eta: float, chance: float) -> Tensor:
     """Return two children of each pair by bounded simulated binary crossover, `[..., 2, P, d]`.
 
-    The spread about the parents' mean is limited on each side by the bound there. One number serves all that is drawn
-    for a variable: `u / chance` below 1 says that it is crossed, its half whose the lower value is, the rest how far.
+    The bound on each side of the parents' mean limits the spread there. One number decides everything for a variable:
+    `u / chance` below 1 means a crossover, its half which child gets the lower value, the rest the distance.
 
     Args:
         first, second: parents `[..., P, d]`.
         u: uniform numbers `[..., P, d]`.
         eta: distribution index: the higher, the nearer to the parents.
-        chance: the probability that a variable is crossed, above 0.
+        chance: probability that a variable is crossed, above 0.
     """
     half = u * (2 / chance)
     crossed = (half < 2) & ((first - second).abs() > _CLOSE)
@@ -67,14 +67,14 @@ def sbx(first: Tensor, second: Tensor, u: Tensor, *, eta: float, chance: float) 
 def polynomial_mutation(points: Tensor, u: Tensor, *, eta: float, chance: float) -> Tensor:
     """Return points `[..., P, d]` after bounded polynomial mutation.
 
-    One number serves all that is drawn for a variable: `u / chance` below 1 says that it changes, its half the
-    direction, the rest how far.
+    One number decides everything for a variable: `u / chance` below 1 means a change, its half the direction, the rest
+    the distance.
 
     Args:
-        points: `[..., P, d]` of the cube.
+        points: points of the cube, `[..., P, d]`.
         u: uniform numbers `[..., P, d]`.
         eta: distribution index: the higher, the smaller the steps.
-        chance: the probability that a variable changes, above 0.
+        chance: probability that a variable changes, above 0.
     """
     signed = (u * (2 / chance) - 1).clamp_(max=1)
     size = signed.abs()
@@ -85,7 +85,7 @@ def polynomial_mutation(points: Tensor, u: Tensor, *, eta: float, chance: float)
 
 
 def truncate(points: Tensor, values: Tensor, size: int) -> tuple[Tensor, Tensor]:
-    """Return the `size` best (lowest) of `points [..., P, d]` and their `values [..., P]`, in order; ties keep it."""
+    """Return the `size` best (lowest) `points [..., P, d]` and `values [..., P]`, best first; ties keep their order."""
     values, order = torch.sort(values, dim=-1, stable=True)
     return take(points, order[..., :size]), values[..., :size]
 
@@ -99,11 +99,11 @@ def take(points: Tensor, indices: Tensor) -> Tensor:
 
 
 def _spread(room: Tensor, u: Tensor, eta: float) -> Tensor:
-    """Return the spread factor of uniform `u` where the bound is `room` half gaps outside of the parents."""
+    """Return the spread factor for uniform `u` where the bound lies `room` half gaps outside the parents."""
     alpha = u * (2 - (1 + room) ** -(eta + 1))
     return (alpha.clamp(max=1) / (2 - alpha.clamp(min=1))) ** (1 / (eta + 1))
 
 
 def _choose(no: Tensor, yes: Tensor, which: Tensor) -> Tensor:
-    """Return `where(which, yes, no)` of finite numbers: interpolation is exact at both ends, and faster on the CPU."""
+    """Return `where(which, yes, no)` of finite numbers by interpolation: exact at both ends, and faster on the CPU."""
     return torch.lerp(no, yes, which.to(no.dtype))

@@ -1,8 +1,8 @@
-"""Squared errors of a linear model without its samples: a node reduces its samples once, exactly up to rounding.
+"""Exact reduction of a node's samples to the squared errors of a linear model, up to rounding, by QR decomposition.
 
 With predictions `A g`, linear in the genes `g [D]`, and targets `y`, the QR decomposition of `[A, y]` gives a triangle
-`R` with `|A g - y|^2 = |R (g, -1)|^2` for every `g`: at most `D + 1` rows, however many samples there are. The
-decomposition is in float64, and nothing is squared before the difference is taken, so no digits are lost.
+`R` with `|A g - y|^2 = |R (g, -1)|^2` for every `g`, of at most `D + 1` rows for any number of samples. The
+decomposition is in float64, and differences are taken before squares, so no digits are lost.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from fne.core.errors import RunError
 from fne.evolution.evaluate import Evaluator
 
 MOST_GENES = 1000
-"""A node keeps `outputs * (D + 1)**2` numbers; larger models have too few samples to gain by it."""
+"""A node keeps `outputs * (D + 1)**2` numbers; larger models have too few samples to gain from the reduction."""
 
 LOSSES = ("mse", "nmse")
 
@@ -23,10 +23,11 @@ LOSSES = ("mse", "nmse")
 def reduced(evaluator: Evaluator, samples: Samples) -> Tensor:
     """Return the triangles of a node's samples, float64 `[outputs, R, D + 1]` with `R` at most `D + 1`.
 
-    The columns of `A` are the model's outputs for unit genes, so it serves any model that is linear in its genes.
+    The columns of `A` are the model's outputs for unit genes, so the reduction serves any model that is linear in its
+    genes.
 
     Raises:
-        RunError: the model is not, or it is too large.
+        RunError: the model is not linear in its genes, or too large.
     """
     size = evaluator.layout.size
     if size > MOST_GENES:

@@ -1,6 +1,6 @@
-"""Reference-vector guided selection for many objectives, of many runs at once: pure functions of objective values.
+"""Reference-vector guided selection (RVEA) for many objectives and many runs at once: pure functions.
 
-Shapes: `B` runs, `n` individuals, `M` objectives, `V` reference vectors, of which each keeps one individual at most.
+Shapes: `B` runs, `n` individuals, `M` objectives, `V` reference vectors, each of which keeps one individual at most.
 
 Source: R. Cheng, Y. Jin, M. Olhofer, B. Sendhoff, "A reference vector guided evolutionary algorithm for many-objective
 optimization", IEEE Transactions on Evolutionary Computation 20(5), 2016: "RVEA", its algorithms 2 and 3.
@@ -17,15 +17,15 @@ from torch import Tensor
 from fne.evolution.real_coded import polynomial_mutation, sbx, take
 
 CROSSOVER_ETA, MUTATION_ETA, CROSSOVER_GENE = 30.0, 20.0, 0.5
-"""Of the variation: Cheng et al., table II; half of the variables are crossed."""
+"""Indices of crossover and mutation (Cheng et al., table II), and the share of the variables that are crossed."""
 _TINY = 1e-12
-"""The least length of a vector of objective values: the ideal point itself has no direction."""
+"""Least length of a vector of objective values, since the ideal point itself has no direction."""
 
 
 def lattice_size(objectives: int, most: int) -> tuple[int, int]:
-    """Return the divisions of the outer and of the inner simplex lattice that have `most` points together at most.
+    """Return the divisions of the outer and of the inner simplex lattice that together have at most `most` points.
 
-    There is an inner one only where the outer one has no point inside: with fewer divisions than objectives.
+    There is an inner lattice only where the outer one has no interior point: with fewer divisions than objectives.
     """
     outer, inner = 1, 0
     while _count(objectives, outer + 1) <= most:
@@ -37,9 +37,9 @@ def lattice_size(objectives: int, most: int) -> tuple[int, int]:
 
 
 def reference_vectors(objectives: int, most: int) -> Tensor:
-    """Return unit vectors `[V, M]`, float64, of even simplex lattices: as many as fit into `most`, at least M.
+    """Return unit vectors `[V, M]`, float64, of even simplex lattices: at most `most` of them, but at least M.
 
-    Source: I. Das, J. Dennis, "Normal-boundary intersection" (1998); two layers as in Cheng et al.
+    Source: I. Das, J. Dennis, "Normal-boundary intersection" (1998); the two layers follow Cheng et al.
     """
     outer, inner = lattice_size(objectives, most)
     points = _lattice(objectives, outer)
@@ -71,8 +71,9 @@ def adapted(vectors: Tensor, values: Tensor, valid: Tensor) -> Tensor:
     """Return the reference vectors `[B, V, M]` stretched to the ranges of the objectives. Algorithm 3.
 
     Args:
-        vectors: the even ones, `[V, M]`.
-        values, valid: of the survivors `[B, n, M]`, and which rows there are.
+        vectors: the even reference vectors, `[V, M]`.
+        values: objectives of the survivors, `[B, n, M]`.
+        valid: which rows of `values` hold a survivor, bool `[B, n]`.
     """
     inside = valid.unsqueeze(-1)
     low = values.where(inside, math.inf).amin(dim=1)
@@ -83,17 +84,17 @@ def adapted(vectors: Tensor, values: Tensor, valid: Tensor) -> Tensor:
 
 
 def select(values: Tensor, valid: Tensor, vectors: Tensor, progress: float, *, alpha: float = 2.0) -> Tensor:
-    """Return the survivor of each reference vector, int64 `[B, V]`; -1 where nobody is nearest to it. Algorithm 2.
+    """Return the survivor of each reference vector, int64 `[B, V]`; -1 for a vector without individuals. Algorithm 2.
 
-    An individual belongs to the vector at the smallest angle; of each vector's the one with the least angle-penalised
-    distance survives. Of equal ones the first does.
+    An individual belongs to the vector at the smallest angle. Of a vector's individuals, the one with the least
+    angle-penalised distance survives, and the first among equals.
 
     Args:
         values: objectives `[B, n, M]`, minimised; rows that are not valid are never read.
         valid: bool `[B, n]`.
         vectors: unit vectors `[B, V, M]`.
-        progress: share of the generations that is over, from 0 to 1.
-        alpha: how late the penalty sets in.
+        progress: share of the generations that are over, from 0 to 1.
+        alpha: exponent of `progress`; the larger, the later the penalty sets in.
     """
     n, objectives = values.shape[1:]
     inside = valid.unsqueeze(-1)
@@ -101,7 +102,7 @@ def select(values: Tensor, valid: Tensor, vectors: Tensor, progress: float, *, a
     moved = moved.where(inside, 0.0)
     length = moved.norm(dim=2).clamp(min=_TINY)
     cosine, niche = (moved @ vectors.mT / length.unsqueeze(2)).max(dim=2)
-    angle = cosine.clamp(-1, 1).arccos()  # rounding takes a point on its vector above 1: NaN without the clamp
+    angle = cosine.clamp(-1, 1).arccos()  # rounding can exceed 1: NaN without the clamp
     between = (vectors @ vectors.mT).clamp(-1, 1)
     between.diagonal(dim1=1, dim2=2).fill_(-1)
     gap = between.amax(dim=2).arccos().clamp(min=_TINY).gather(1, niche)
@@ -117,11 +118,11 @@ def select(values: Tensor, valid: Tensor, vectors: Tensor, progress: float, *, a
 
 
 def children(points: Tensor, taken: Tensor, u: Tensor) -> Tensor:
-    """Return children `[B, n, d]` of parents that are drawn evenly among the survivors.
+    """Return children `[B, n, d]` of parents that are drawn uniformly among the survivors.
 
     Args:
-        points: of the cube, `[B, V, d]`.
-        taken: bool `[B, V]`, which places have a survivor; at least one a run.
+        points: points of the cube, `[B, V, d]`.
+        taken: bool `[B, V]`, which places have a survivor; at least one per run.
         u: uniform numbers `[B, n, 1 + 2 d]`, n even.
     """
     places, d = points.shape[1:]
@@ -134,6 +135,6 @@ def children(points: Tensor, taken: Tensor, u: Tensor) -> Tensor:
 
 
 def filled(points: Tensor, taken: Tensor) -> Tensor:
-    """Return `points [B, V, d]` with a survivor in each empty place: twice the same survives once only."""
+    """Return `points [B, V, d]` with a survivor in each empty place; of duplicates only one survives."""
     some = points[torch.arange(len(points)), taken.int().argmax(dim=1)].unsqueeze(1)
     return points.where(taken.unsqueeze(2), some)

@@ -1,7 +1,7 @@
-"""From fitness to ranks, signs and weights, and from weights to a sum of perturbations.
+"""Fitness shaping: ranks, signs and weights from fitness, and weighted sums of perturbations.
 
-Ties get the same, so that nothing depends on the order in which candidates stand; where a bit has to decide, the
-caller draws it.
+Tied candidates get the same rank and weight, so that results do not depend on the order of candidates; where one bit
+must decide, the caller draws it.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from fne.evolution.operators import order
 
 # ------------------------------------------------------------------------------------------------ the nodes' answers
 def ranks(fitness: Tensor) -> Tensor:
-    """Return twice the rank of each of `fitness [P]`, int64 `[P]` from 0 (best, lowest) to 2 P - 2.
+    """Return twice the rank of each candidate of `fitness [P]`, int64 `[P]` from 0 (best, lowest) to 2 P - 2.
 
-    Ties get the mean of their places: twice that is a whole number.
+    Ties get the mean of their places; doubled, the mean is a whole number.
     """
     ranked = fitness.sort().values
     better = torch.searchsorted(ranked, fitness)
@@ -31,7 +31,7 @@ def small_ranks(fitness: Tensor) -> Tensor:
 
 
 def small(whole: Tensor, largest: int) -> Tensor:
-    """Return whole numbers from 0 in the smallest type that holds `largest`."""
+    """Return non-negative integers in the smallest type that holds `largest`."""
     return whole.to(torch.uint8 if largest < 2**8 else torch.int16 if largest < 2**15 else torch.int32)
 
 
@@ -39,9 +39,9 @@ _LEVELS, _NONE = 254, 255
 
 
 def levels(losses: Tensor) -> tuple[Tensor, Tensor]:
-    """Return losses, float `[P]`, in a byte each: levels uint8 `[P]` between the least and the largest, float32 `[2]`.
+    """Return losses, float `[P]`, as levels uint8 `[P]` and the least and the largest loss, float32 `[2]`.
 
-    The nearest of 255 evenly spaced levels; 255 stands for a loss that is not finite. One at least is.
+    A level is the nearest of 255 evenly spaced ones; 255 marks a non-finite loss. At least one loss must be finite.
     """
     finite = torch.isfinite(losses)
     low, high = losses[finite].min().double(), losses[finite].max().double()
@@ -50,7 +50,7 @@ def levels(losses: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def losses_of(levels: Tensor, ends: Tensor) -> Tensor:
-    """Return the losses, float64 `[P]`, that `levels` were made of, but for half a level; +inf if not finite."""
+    """Return the losses, float64 `[P]`, behind `levels`, within half a level; +inf for non-finite losses."""
     low, high = ends.double()
     return torch.where(levels == _NONE, torch.inf, low + levels.double() / _LEVELS * (high - low))
 
@@ -60,7 +60,7 @@ def pair_signs(fitness: Tensor, ties: Tensor) -> Tensor:
 
     Args:
         fitness: minimised; P is even.
-        ties: what to answer for pairs of equal fitness, bool `[P/2]`: each node's own draw, so that ties of many nodes
+        ties: answers for pairs of equal fitness, bool `[P/2]`; each node draws its own, so that ties of many nodes
             cancel out instead of adding up.
     """
     first, second = fitness.chunk(2)
@@ -68,13 +68,13 @@ def pair_signs(fitness: Tensor, ties: Tensor) -> Tensor:
 
 
 def packed(bits: Tensor) -> Tensor:
-    """Return bits, bool `[n]`, eight a byte, the first lowest: uint8 `[ceil(n / 8)]`."""
+    """Return bits, bool `[n]`, packed eight per byte, the first lowest: uint8 `[ceil(n / 8)]`."""
     padded = torch.nn.functional.pad(bits.to(torch.uint8), (0, -len(bits) % 8)).view(-1, 8)
     return (padded << torch.arange(8, dtype=torch.uint8)).sum(dim=1, dtype=torch.uint8)
 
 
 def unpacked(data: Tensor, count: int) -> Tensor:
-    """Return the first `count` bits of what `packed` returned, bool `[count]`."""
+    """Return the first `count` of the bits in `data` from `packed`, bool `[count]`."""
     return ((data.unsqueeze(1) >> torch.arange(8, dtype=torch.uint8)) & 1).flatten()[:count].bool()
 
 
@@ -86,7 +86,7 @@ _BITS = 26
 def by_rank(weights: Tensor, fitness: Tensor) -> Tensor:
     """Return each individual's weight `[P]`, float64: `weights [P]` are best first, `fitness [P]` is minimised.
 
-    Individuals of equal fitness, infinite ones among them, get the mean of their places' weights.
+    Individuals of equal fitness, also of infinite fitness, get the mean of their places' weights.
     """
     ranked = order(fitness)
     _, place, count = torch.unique_consecutive(fitness[ranked], return_inverse=True, return_counts=True)
@@ -100,7 +100,7 @@ def centred_ranks(fitness: Tensor) -> Tensor:
 
 
 def utilities(fitness: Tensor) -> Tensor:
-    """Return `max(0, ln(P/2 + 1) - ln k)`, k the rank from 1, divided by their sum, less 1/P (Schaul et al. 2011)."""
+    """Return `max(0, ln(P/2 + 1) - ln k)` for rank k from 1, divided by their sum, minus 1/P (Schaul et al. 2011)."""
     count = len(fitness)
     raw = (math.log(count / 2 + 1) - torch.arange(1, count + 1, dtype=torch.float64).log()).clamp(min=0)
     return by_rank(raw / raw.sum() - 1 / count, fitness)
@@ -110,8 +110,8 @@ def weighted_sum(weights: Tensor, noise: Tensor, *, power: int = 1) -> Tensor:
     """Return `sum_i weights[i] * noise[i] ** power` over individuals, float64 `[D]`; the same bits in any order.
 
     Args:
-        weights: float64 `[n]`; rounded.
-        noise: whole numbers int8 `[n, D]`, as `Stream.noise` makes them.
+        weights: float64 `[n]`; used as `rounded` returns them.
+        noise: whole numbers int8 `[n, D]`, as returned by `Stream.noise`.
         power: 1 or 2.
     """
     short = rounded(weights)
@@ -125,8 +125,8 @@ def weighted_sum(weights: Tensor, noise: Tensor, *, power: int = 1) -> Tensor:
 def rounded(weights: Tensor) -> Tensor:
     """Return weights `[n]`, float64, rounded to 26 bits below the largest.
 
-    Times whole numbers of 11 bits every term, and every sum of 2**15 terms, is a multiple of one power of two that
-    float64 holds exactly, whichever library adds them up, fused or not.
+    Multiplied by whole numbers of 11 bits, every term and every sum of 2**15 terms is a multiple of one power of two,
+    which float64 holds exactly, whichever library adds the terms up, fused or not.
     """
     scale = 2.0 ** min(_BITS - math.frexp(float(weights.abs().max()))[1], 1000)
     return (weights * scale).round() / scale

@@ -1,9 +1,9 @@
-"""Swarms of particles that move only where their loss falls; many of them side by side in one population.
+"""Particle swarms whose particles move only where their loss falls; many swarms side by side in one population.
 
 Shapes: `C` swarms, `S` particles in each, `D` genes, `M` models in a particle. A particle is one individual of the
-model's layout. Where the outputs of a model share no genes it is `M` models side by side, each with a loss, a best
-particle and moves of its own; which gene belongs to which is said once, by `owner [D]`. So the one-vs-all models of a
-classifier, the cells of a table and repeated runs are axes of one tensor.
+model's layout. Where the outputs of a model share no genes, a particle is `M` models side by side, each with its own
+loss, best particle and moves; `owner [D]` assigns each gene to its model. So the one-vs-all models of a classifier, the
+cells of a table and repeated runs are axes of one tensor.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from fne.evolution.genome import Layout
 
 
 def owners(layout: Layout, *, apart: bool) -> Tensor:
-    """Return which of the models each gene belongs to, int64 `[D]`: its output's where outputs share no genes.
+    """Return the model that each gene belongs to, int64 `[D]`: one model per output where outputs share no genes.
 
-    That is so in models of a single layer. Of others, or if they are not to be taken `apart`, all genes are one model.
+    Outputs share no genes in models of a single layer. In other models, or without `apart`, all genes are one model.
     """
     owner = torch.zeros(1, layout.size, dtype=torch.int64)
     if apart and layout.groups == 1:
@@ -33,62 +33,62 @@ def owners(layout: Layout, *, apart: bool) -> Tensor:
 
 
 def gains(losses: Tensor, standing: Tensor) -> Tensor:
-    """Return what losses are above the standing ones: +inf where they are not finite, never NaN (as inf - inf is).
+    """Return the differences of losses and standing losses: +inf for a non-finite loss, never NaN (inf - inf).
 
     Args:
         losses: finite or +inf, any shape.
-        standing: finite or +inf, the same shape; of what is not, a finite loss is -inf above.
+        standing: finite or +inf, the same shape; a finite loss gains -inf over an infinite standing loss.
     """
     return torch.where(torch.isfinite(losses), losses - standing, torch.inf)
 
 
 class Rule(Protocol):
-    """How particles move, and what is learnt from the moves that were good."""
+    """How particles move, and what the rule learns from successful moves."""
 
     def trials(self, step: int, positions: Tensor, leaders: Tensor) -> Tensor:
-        """Return where the particles try to go, float32 `[C, S, D]`.
+        """Return the trial positions of the particles, float32 `[C, S, D]`.
 
         Args:
-            step: of the run.
+            step: step of the run.
             positions: float32 `[C, S, D]`.
-            leaders: each gene of the best particle of its model, `[C, D]`.
+            leaders: genes of the best particle of each gene's model, `[C, D]`.
         """
         ...
 
     def decide(self, gains: Tensor) -> Tensors:
-        """Return what `learn` needs to know besides, as small as it can be: the server's part.
+        """Return the further tensors that `learn` needs, as small as possible; only the server computes them.
 
         Args:
-            gains: what the trials' losses are above their particles', float64 `[C, S, M]`, as `gains` returns it.
+            gains: the trials' losses minus their particles', float64 `[C, S, M]`, as the function `gains` returns them.
         """
         ...
 
     def learn(self, better: Tensor, best: Tensor, told: Tensors) -> Metrics:
-        """Take in what became of the last `trials`.
+        """Learn from the outcome of the last `trials`.
 
         Args:
-            better: which of them replaced their particle, bool `[C, S, M]`.
+            better: which trials replaced their particle, bool `[C, S, M]`.
             best: the best particle of each model now, int64 `[C, M]`.
-            told: what `decide` returned.
+            told: the tensors that `decide` returned.
         """
         ...
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return everything that goes on."""
+        """Return the complete state."""
         ...
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Take over what `state_dict` returned."""
+        """Restore a state that `state_dict` returned."""
         ...
 
 
 class Swarm:
-    """The particles as both ends know them, a `fne.federation.lineage.Lineage`: losses are the server's, not of it.
+    """Particles as server and nodes know them, a `fne.federation.lineage.Lineage`; only the server knows their losses.
 
     Args:
-        positions: where they begin, float32 `[C, S, D]`.
-        owner: of each gene, as `owners` returns it.
-        rule: how they move.
+        positions: first positions, float32 `[C, S, D]`.
+        owner: model of each gene, as `owners` returns it.
+        rule: how the particles move.
     """
 
     def __init__(self, positions: Tensor, owner: Tensor, rule: Rule) -> None:
@@ -106,27 +106,27 @@ class Swarm:
 
     @property
     def measuring(self) -> bool:
-        """Whether the candidates are the particles where they stand, and not their trials."""
+        """Whether the candidates are the particles themselves, and not their trials."""
         return self._measuring
 
     @property
     def genes(self) -> Tensor:
-        """The best of the winning swarm, float32 `[D]`: of each model its own best particle."""
+        """The best genes of the winning swarm, float32 `[D]`: for each model its own best particle."""
         return self.leaders()[self._winner].clone()
 
     def leaders(self) -> Tensor:
-        """Return each gene of the best particle of its model, float32 `[C, D]`: what each swarm has found."""
+        """Return the best genes of each swarm, float32 `[C, D]`: each gene from the best particle of its model."""
         index = self.best[:, self.owner].unsqueeze(1)
         return self.positions.gather(1, index).squeeze(1)
 
     def _trials(self, step: int) -> Tensor:
-        """Return the step's trials; the last ones are kept, since they are needed twice."""
+        """Return the trials of a step; the last ones are kept, since they are needed twice."""
         if self._kept is None or self._kept[0] != step:
             self._kept = step, self.rule.trials(step, self.positions, self.leaders())
         return self._kept[1]
 
     def candidates(self, step: int) -> Tensors:
-        """Return `population [C * S, D]`: the trials, or where losses are not known the particles themselves."""
+        """Return `population [C * S, D]`: the trials, or, where losses are unknown, the particles themselves."""
         return {"population": (self.positions if self._measuring else self._trials(step)).flatten(0, 1)}
 
     def squares(self, step: int) -> Tensor:
@@ -135,14 +135,14 @@ class Swarm:
         return torch.zeros(self.shape, dtype=torch.float64).index_add_(2, self.owner, squared)
 
     def decision(self, better: Tensor, gains: Tensor, best: Tensor, winner: int, *, measure: bool) -> Tensors:
-        """Return what `advance` needs to know.
+        """Return the tensors that `advance` needs.
 
         Args:
             better: which trials replace their particle, bool `[C, S, M]`.
-            gains: as of `Rule.decide`; of no matter where nothing moves.
-            best: the best particle of each model then, int64 `[C, M]`.
-            winner: the swarm whose best is the result.
-            measure: the particles themselves are to be evaluated next.
+            gains: as for `Rule.decide`; ignored where nothing moves.
+            best: the best particle of each model afterwards, int64 `[C, M]`.
+            winner: the swarm whose best particle is the result.
+            measure: whether the particles themselves are evaluated next.
         """
         return {
             "better": shaping.packed(better.flatten()),
@@ -153,7 +153,7 @@ class Swarm:
         }
 
     def advance(self, step: int, decision: Tensors) -> Metrics:
-        """Move the particles whose trial was better; a step that measured, or could not be compared, moves none."""
+        """Move the particles whose trial was better; a step that measured or could not be compared moves none."""
         swarms, particles, models = self.shape
         measure = bool(decision["measure"])
         self.best = decision["best"].long().view(swarms, models)
@@ -169,12 +169,12 @@ class Swarm:
         return {"moved": moved, **learnt}
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return positions, which of them are best, and the rule's own."""
+        """Return positions, the best particles, and the state of the rule."""
         flags = torch.tensor([self._winner, self._measuring])
         return {"positions": self.positions, "best": self.best, "flags": flags, **self.rule.state_dict()}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Take over what `state_dict` returned."""
+        """Restore a state that `state_dict` returned."""
         self.positions, self.best = state["positions"], state["best"]
         self._winner, self._measuring = int(state["flags"][0]), bool(state["flags"][1])
         self.rule.load_state_dict(state)

@@ -1,4 +1,4 @@
-"""What methods that train models share: node tasks, local training, averaging, and server halves by family.
+"""Shared parts of the methods that train models: node tasks, local training, averaging, server halves by family.
 
-The methods themselves, one a file, stand in `strategies`.
+The methods themselves, one per file, are in `strategies`.
 """

@@ -1,4 +1,4 @@
-"""Augmentation of training samples: random shifts of images and recordings, so that a few samples show more."""
+"""Augmentation of training samples: random shifts of images and recordings, which add variety to few samples."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from torch import Tensor
 
 
 def random_shift(x: Tensor, reach: int, generator: torch.Generator) -> Tensor:
-    """Return each input moved by a draw of its own, evenly from -reach to reach along each axis; zeros come in.
+    """Return each input shifted by its own draw, uniform from -reach to reach along each axis, and padded with zeros.
 
     Args:
-        x: images `[N, C, H, W]`, moved along height and width, or recordings `[N, C, T]`, moved in time.
-        reach: in pixels, or samples in time.
-        generator: on the CPU, so that every device moves the same.
+        x: images `[N, C, H, W]`, shifted along height and width, or recordings `[N, C, T]`, shifted in time.
+        reach: largest shift, in pixels or samples in time.
+        generator: on the CPU, so that shifts are the same on every device.
     """
     steps = torch.randint(2 * reach + 1, (len(x), x.dim() - 2), generator=generator).to(x.device)
     for axis, step in enumerate(steps.t(), start=2):

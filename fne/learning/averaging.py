@@ -1,11 +1,11 @@
-"""Server halves of weight averaging: the weights move by the weighted mean of the nodes' deltas.
+"""Server halves of weight averaging, plain and private: the weights move by the weighted mean of the nodes' deltas.
 
 Source: McMahan et al., "Communication-efficient learning of deep networks from decentralized data", AISTATS 2017,
 algorithm 1. Replies are sums over samples, so `reduce="sum"` gives the weighted mean over the nodes that answered.
 
 Under differential privacy all nodes have the same weight and answer with their update alone. The sum of the updates is
-divided by the number of nodes that were asked, whoever answers, so the noise of the mean is that of the account, and no
-node's number of samples is needed.
+divided by the number of nodes that the server asked, however many answer. So the noise of the mean is the accounted
+noise, and no node's number of samples is needed.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class Averaging:
 
     Args:
         task: model and validation.
-        seed: of the run.
-        rounds: horizon.
-        training: how nodes train and which of them; the local learning rate of round t is `lr * lr_decay ** t`.
-        more: what else the node task `train` takes.
-        pooled: the method is not federated: deal all data to one node.
+        seed: seed of the run.
+        rounds: number of rounds.
+        training: how nodes train, and which ones; the local learning rate of round t is `lr * lr_decay ** t`.
+        more: further options of the node task `train`.
+        pooled: whether the method is not federated, so that one node gets all data.
     """
 
     def __init__(
@@ -52,7 +52,9 @@ class Averaging:
         check_loss(training.loss, classification=task.classification)
         if training.momentum and training.optimizer != "sgd":
             raise SettingError(
-                "strategy.momentum", training.momentum, f"0 with optimizer = {training.optimizer}: it is sgd's"
+                "strategy.momentum",
+                training.momentum,
+                f"0 with optimizer = {training.optimizer}: only sgd has momentum",
             )
         self.seed, self.horizon, self.step = seed, rounds, 0
         self.pooled = pooled
@@ -67,12 +69,12 @@ class Averaging:
 
     @property
     def done(self) -> bool:
-        """Whether the horizon is reached."""
+        """Whether the run has reached its horizon."""
         return self.step >= self.horizon
 
     @property
     def tasks(self) -> Tasks:
-        """Node tasks that it asks for, see `fne.privacy.policy.Tasks`."""
+        """Node tasks of the requests, see `fne.privacy.policy.Tasks`."""
         training = self._training
         lr = training.lr if training.lr_decay == 1 else (0.0, training.lr)
         return {"train": {"loss": training.loss, **self._options, "lr": lr}}
@@ -115,7 +117,7 @@ class Averaging:
         return self._validation.best() if self._training.returns == "best" else self.champion()
 
     def champion(self) -> Result:
-        """Return the global model of the round told last."""
+        """Return the global model after the last `tell`."""
         return Result("model", self._weights, self._buffers)
 
     def state_dict(self) -> dict[str, Any]:
@@ -126,7 +128,7 @@ class Averaging:
         }  # fmt: skip
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what `state_dict` returned."""
+        """Restore a state that `state_dict` returned."""
         self.step = state["step"]
         self._weights, self._buffers = state["weights"], state["buffers"]
         self._validation.load_state_dict(state["validation"])
@@ -139,49 +141,49 @@ def _averaged(total: Tensor, samples: float, old: Tensor) -> Tensor:
 
 
 class Account(Protocol):
-    """What a method has released so far, of those whom it protects."""
+    """Account of a method's releases about the clients or records that it protects."""
 
     sampler: str
-    """How these are drawn, as `fne.privacy.accountant.Conduct` has it."""
+    """How clients or records are drawn, as in `fne.privacy.accountant.Conduct`."""
     records: bool
-    """Whether it protects single records, and not whole clients."""
+    """Whether the method protects single records, and not whole clients."""
     unnoised: tuple[str, ...]
-    """What leaves a node without noise."""
+    """Names of the quantities that leave a node without noise."""
 
     def add(self, asked: Sequence[str], answered: int) -> None:
-        """Take in a round: who was asked, and how many have answered."""
+        """Add a round, by the nodes that were asked and the number that answered."""
         ...
 
     def accountant(self) -> Accountant:
-        """Return all releases of the one that has released most."""
+        """Return all releases of the node that has released most."""
         ...
 
     def planned(self, rounds: int, asked: int) -> Accountant:
-        """Return all that one may release which is in every round, with so many others."""
+        """Return the most that a node can release which is asked, with `asked` nodes in all, in every round."""
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything that goes on."""
+        """Return the complete state."""
         ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what `state_dict` returned."""
+        """Restore a state that `state_dict` returned."""
         ...
 
 
 class PrivateAveraging:
-    """What methods that differ in how nodes protect themselves share; a `fne.core.contracts.Strategy`.
+    """Server half shared by private methods that differ in how nodes protect themselves; a `Strategy`.
 
     Args:
         task: model and validation.
-        seed, rounds: of the run.
+        seed, rounds: seed and number of rounds of the run.
         clients: which nodes take part in a round; a fixed number is drawn.
-        training: how they train, and the delta at which the account is told.
-        node_task: by which nodes train: yields `delta [D]` and `clients`, 1.
-        options: of that task, for a round with so many nodes.
+        training: how nodes train, and the delta of the reported account.
+        node_task: node task of the training, which yields `delta [D]` and `clients`, 1.
+        options: number of nodes in a round -> options of that task.
         returns: `best` on validation or `last`.
-        account: what is released.
-        secure: whether `secure` must be set; `None`: it may be.
+        account: account of the releases.
+        secure: whether `secure` must be set; with `None` it may be.
     """
 
     def __init__(
@@ -210,7 +212,7 @@ class PrivateAveraging:
 
     @property
     def done(self) -> bool:
-        """Whether the horizon is reached."""
+        """Whether the run has reached its horizon."""
         return self.step >= self.horizon
 
     def ask(self, nodes: Sequence[str]) -> Request:
@@ -225,7 +227,7 @@ class PrivateAveraging:
     def tell(self, round_: Round) -> Metrics:
         """Move the global weights by the sum over the number asked, validate them, and account for the round."""
         if not round_.replies:
-            raise RunError(f"round {self.step}: none of the nodes that take part has answered")
+            raise RunError(f"round {self.step}: no participating node has answered")
         (reply,) = round_.replies
         self._weights = (self._weights.double() + reply.payload["delta"].double() / len(self._asked)).float()
         self._account.add(self._asked, int(reply.payload["clients"][0]))
@@ -238,19 +240,19 @@ class PrivateAveraging:
 
     @property
     def tasks(self) -> Tasks:
-        """Node tasks that it asks for, see `fne.privacy.policy.Tasks`."""
+        """Node tasks of the requests, see `fne.privacy.policy.Tasks`."""
         constant = {key: value for key, value in self._options(1).items() if key not in ("noise", "clip")}
         return {self._node_task: {"loss": self._training.loss, **constant}}
 
     def terms(self) -> Terms:
-        """Return the noise that each node of this round adds, the clip, and what one tells that is in every round."""
+        """Return the noise that each node of this round adds, the clip, and the releases of a node in every round."""
         options = self._options(len(self._asked))
         return Terms(
             float(options["noise"]), float(options["clip"]), self._account.planned(self.horizon, len(self._asked))
         )
 
     def privacy(self) -> dict[str, Any]:
-        """Return the accounted privacy of the run, as `fne.privacy.accountant.report` has it."""
+        """Return the accounted privacy of the run, see `fne.privacy.accountant.report`."""
         units = None if self._account.records else len(self._names)
         conduct = Conduct(units, self._account.sampler, unnoised=self._account.unnoised)
         return report(self._account.accountant(), self._training.delta, conduct)
@@ -260,7 +262,7 @@ class PrivateAveraging:
         return self._validation.best() if self._returns == "best" else self.champion()
 
     def champion(self) -> Result:
-        """Return the global model of the round told last."""
+        """Return the global model after the last `tell`."""
         return Result("model", self._weights)
 
     def state_dict(self) -> dict[str, Any]:
@@ -271,7 +273,7 @@ class PrivateAveraging:
         }  # fmt: skip
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what `state_dict` returned."""
+        """Restore a state that `state_dict` returned."""
         self.step, self._weights, self._names = state["step"], state["weights"], set(state["names"])
         self._validation.load_state_dict(state["validation"])
         self._account.load_state_dict(state["account"])

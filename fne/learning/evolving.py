@@ -1,7 +1,7 @@
 """Server half of gradient-free methods that need only their candidates' fitness.
 
-A method in strategies/ is a `Proposer`: it says what to evaluate and learns from the answers. Everything between the
-method and the nodes is here: who evaluates, what crosses the wire, what does not count, validation, the run's result.
+A method in strategies/ is a `Proposer`: it proposes candidates and learns from the nodes' answers. This module handles
+everything between method and nodes: choice of nodes, requests, non-finite answers, validation, the run's result.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from fne.privacy.policy import Tasks
 
 
 def usual_population(population: int, genes: int) -> int:
-    """Return `population`, or for 0 the usual one of distributions over `genes` genes, `4 + floor(3 ln D)`.
+    """Return `population`, or for 0 the usual size for a distribution over D genes, `4 + floor(3 ln D)`.
 
     Raises:
-        SettingError: 1 is not enough to compare.
+        SettingError: `population` is 1, which leaves nothing to compare.
     """
     if population == 1:
         raise SettingError("strategy.population", population, "at least 2, or 0")
@@ -38,53 +38,59 @@ def usual_population(population: int, genes: int) -> int:
 
 
 def scheduled(step: int, horizon: int, values: tuple[float, float]) -> float:
-    """Return a setting at `step`: `values` are its start and the share of it in the last step, exponential between."""
+    """Return a setting at `step`, with exponential decay; `values` are its start and the share of it in the last step.
+
+    Args:
+        step: step of the run, from 0.
+        horizon: number of steps.
+        values: value at the start, and the share of it in the last step.
+    """
     start, share = values
     return float(start * share ** (step / max(1, horizon - 1)))
 
 
 class Proposer(Lineage, Protocol):
-    """A method without its exchange with the nodes: what it decides, and how that moves it."""
+    """A method without its exchange with the nodes: its decisions, and how they change its state."""
 
     @property
     def genes(self) -> Tensor:
-        """The model that is validated and returned, float32 `[D]`: the centre of a distribution, or the fittest."""
+        """Model to validate and to return, float32 `[D]`: the centre of a distribution, or the fittest individual."""
         ...
 
     @property
     def population(self) -> int:
-        """Number of candidates a generation, `P`."""
+        """Number of candidates per generation, `P`."""
         ...
 
     @property
     def remedy(self) -> str:
-        """What to lower where no candidate has a finite loss, such as `strategy.sigma`."""
+        """Setting to lower where no candidate has a finite loss, such as `strategy.sigma`."""
         ...
 
     def decide(self, scores: Tensor) -> Tensors:
-        """Return all that matters of the scores of the candidates, as small as it can be.
+        """Return the tensors that `advance` needs from the candidates' scores, as small as possible.
 
         Args:
-            scores: float64 `[P]`, lower is better, +inf for what was not finite.
+            scores: float64 `[P]`, lower is better, +inf for a non-finite loss.
         """
         ...
 
 
 class Evolving:
-    """A strategy that lets a random subset of the nodes evaluate what a method proposes.
+    """A strategy in which a random subset of the nodes evaluates the candidates of a method.
 
     Args:
         task: model and validation.
         proposer: the method.
-        seed: of the run.
-        evolution: generations, the loss of fitness and validation, and who evaluates a generation on how many samples.
-        outcome: when there is validation, and which model is returned.
-        uplink: what a node answers: `fitness` (sums of losses, which the engine adds), `levels` (the same in a byte
-            each), `ranks` or `sign` (which the server weights by samples; scores are the mean ranks from 0, or for a
-            pair (i, i + P/2) minus and plus its vote in [-1, 1]). A node on which no candidate has a finite loss fails
-            by name, and the others go on, but for `fitness`: there its NaNs are in every sum, which ends the run.
-        node_task: the task by which nodes answer with `fitness`: its payload is that of the task `fitness`.
-        options: what `node_task` takes beside the options of the task `fitness`.
+        seed: seed of the run.
+        evolution: generations, the loss of fitness and validation, the nodes of a generation and their samples.
+        outcome: when models are validated, and which model is returned.
+        uplink: answer of a node: `fitness` (sums of losses, which the engine adds), `levels` (the same in a byte each),
+            `ranks` or `sign` (which the server weights by samples; scores are the mean ranks from 0, or for a pair
+            (i, i + P/2) minus and plus its vote in [-1, 1]). A node on which no candidate has a finite loss fails by
+            name, and the others go on; with `fitness`, however, its NaNs enter every sum, which ends the run.
+        node_task: task by which nodes answer with `fitness`; its payload is that of the task `fitness`.
+        options: options of `node_task` beside those of the task `fitness`.
     """
 
     decision: Tensors | None
@@ -115,12 +121,12 @@ class Evolving:
 
     @property
     def done(self) -> bool:
-        """Whether the horizon is reached."""
+        """Whether the run has reached its horizon."""
         return self.step >= self.horizon
 
     @property
     def tasks(self) -> Tasks:
-        """Node tasks that it asks for, see `fne.privacy.policy.Tasks`."""
+        """Node tasks of the requests, see `fne.privacy.policy.Tasks`."""
         options = {**self._options, "samples": self._choice.selection.samples_per_node}
         if self._uplink == "fitness":
             return {self._node_task: options}
@@ -136,7 +142,7 @@ class Evolving:
         return Request(header, "ranking", chosen, common=common, options={**options, "answer": self._uplink})
 
     def tell(self, round_: Round) -> Metrics:
-        """Let the method learn from the answers and validate what it arrives at."""
+        """Let the method learn from the answers, and validate its model."""
         figures: Metrics = {"loss_best": None, "loss_mean": None, "loss_worst": None}
         if self._uplink == "fitness":
             losses, _ = mean_losses(round_.replies, self.lineage.population)
@@ -174,7 +180,7 @@ class Evolving:
         }
 
     def champion(self) -> Result:
-        """Return the model of the generation told last: a distribution's centre, or the fittest."""
+        """Return the model after the last `tell`: a distribution's centre, or the fittest individual."""
         return Result("model", self.lineage.genes, self._buffers)
 
     def result(self) -> Result:
@@ -182,7 +188,7 @@ class Evolving:
         return self._validation.best() if self._outcome.returns == "best" else self.champion()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything that goes on: the method's state, best model, counters."""
+        """Return the complete state: the method's state, best model, counters."""
         return {
             "step": self.step, "evaluations": self._evaluations, "buffers": dict(self._buffers),
             "lineage": self.lineage.state_dict(), "decision": self.decision,
@@ -190,7 +196,7 @@ class Evolving:
         }  # fmt: skip
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what `state_dict` returned."""
+        """Restore a state that `state_dict` returned."""
         self.step, self._evaluations, self._buffers = state["step"], state["evaluations"], state["buffers"]
         self.lineage.load_state_dict(state["lineage"])
         self.decision = state["decision"]
@@ -204,7 +210,7 @@ def _mean_of_levels(replies: Sequence[Reply]) -> Tensor:
 
 
 def _mean_votes(replies: Sequence[Reply], count: int) -> Tensor:
-    """Return the mean over nodes of their ranks or signs, weighted by samples, as scores of `count` candidates."""
+    """Return scores of `count` candidates: the mean over nodes of their ranks or signs, weighted by samples."""
     total, samples = torch.zeros(count, dtype=torch.float64), 0.0
     for reply in replies:
         weight = float(reply.payload["samples"][0])
@@ -215,33 +221,35 @@ def _mean_votes(replies: Sequence[Reply], count: int) -> Tensor:
 
 def _votes(reply: Reply, count: int) -> Tensor:
     if "ranks" in reply.payload:
-        return reply.payload["ranks"].double() / 2  # sent doubled: ties share the middle of their places
+        return (
+            reply.payload["ranks"].double() / 2
+        )  # ranks are sent doubled, since tied candidates share the mean of their places
     first_wins = shaping.unpacked(reply.payload["signs"], count // 2)
     second = torch.where(first_wins, 1.0, -1.0).double()  # a lower score is better
     return torch.cat([-second, second])
 
 
 def fitness_options(task: LearningTask, loss: str) -> dict[str, Scalar]:
-    """Return the options of node tasks that evaluate populations, but for `samples`."""
+    """Return the options of node tasks that evaluate populations, except `samples`."""
     return {"loss": loss, "statistics": "batch"} if task.batch_norm == "batch" else {"loss": loss}
 
 
 def sent_buffers(task: LearningTask, buffers: Tensors) -> dict[str, Tensor]:
-    """Return what nodes need beside the population: the statistics where they are the server's."""
+    """Return the buffers that nodes need beside the population: batch statistics, where the server provides them."""
     return {BUFFER + name: b for name, b in buffers.items()} if task.batch_norm == "server" else {}
 
 
 def mean_losses(
     replies: Iterable[Reply], count: int, rows: Callable[[str], slice] | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Return the mean loss over samples and the samples of each individual, float64 `[P]` both.
+    """Return each individual's mean loss over samples and its number of samples, both float64 `[P]`.
 
-    An individual that nobody evaluated gets +inf.
+    An individual that no node evaluated gets +inf.
 
     Args:
-        replies: of the node task `fitness`, or their sum.
-        count: individuals, `P`.
-        rows: node -> the individuals that it evaluated; all of them if `None`.
+        replies: replies of the node task `fitness`, or their sum.
+        count: number of individuals, `P`.
+        rows: node -> the individuals that the node evaluated; `None`: all individuals.
     """
     total = torch.zeros(count, dtype=torch.float64)
     samples = torch.zeros(count, dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""Node tasks that evaluate a population: `fitness` answers with sums of losses, `ranking` with an order alone."""
+"""Node tasks that evaluate a population: `fitness` answers with sums of losses, `ranking` in a shorter form."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ REDUCED = "reduced"
 
 
 def fitness_payload(request: Request, node: str) -> Payload:
-    """Return what `fitness` yields: losses summed over the samples, and the number of samples."""
+    """Return the payload of `fitness`: losses summed over the samples, and the number of samples."""
     outputs = None if request.options.get("per_output") else 1
     loss = Entry("float", (individuals(request.addressed(node)), outputs), finite="some")
     return {"loss": loss, "samples": COUNT}
@@ -40,27 +40,27 @@ def fitness_task(
     nodes: Sequence[Node],
     request: Request,
     *,
-    loss: Annotated[Loss, Key("what is summed over the samples")],
+    loss: Annotated[Loss, Key("loss that is summed over the samples")],
     sampling: Sampling,
-    per_output: Annotated[bool, Key("each of the model's outputs has a loss of its own")] = False,
+    per_output: Annotated[bool, Key("whether each of the model's outputs has its own loss")] = False,
     reduced: Annotated[
-        bool, Key("keep what squared errors of a linear model depend on, not passing over the samples")
+        bool, Key("whether nodes keep a reduction of their samples, exact for the squared errors of a linear model")
     ] = False,
 ) -> Iterator[Tensors]:
     """Evaluate a population on each node's samples, without gradients.
 
-    Takes `population [P, D]`, or in its place the tensors of `rank_one.RankOne` (common, or private for candidates of
-    one's own), and, where they differ from the model's initial ones, `buffer.*`. Yields `loss`, float32 `[P, 1]`, or
-    `[P, outputs]` with `per_output`, summed over the samples in float64, and `samples`, int64 `[1]`. Samples of
-    different nodes share a pass only with `evaluation.tiles=joined`. A sum that is not finite is sent as it is, even
-    where all are (`ranking` fails there): the server judges individuals over all nodes.
+    The task takes `population [P, D]`, or in its place the tensors of `rank_one.RankOne` (common, or private where
+    nodes have different candidates), and `buffer.*` where buffers differ from the model's initial ones. It yields
+    `loss`, float32 `[P, 1]`, or `[P, outputs]` with `per_output`, summed over the samples in float64, and `samples`,
+    int64 `[1]`. Samples of different nodes share a pass only with `evaluation.tiles=joined`. A non-finite sum is sent
+    unchanged, even where all sums are non-finite (`ranking` fails there): the server judges individuals over all nodes.
 
     With `reduced` a node takes the squared errors from `reduction.reduced`, which it keeps in its memory, and `loss` is
-    float64: the same up to rounding, at a cost that does not depend on its samples.
+    float64: the same up to rounding, at a cost that does not depend on the number of samples.
 
     Raises:
-        RunError: `reduced` with another loss, with samples drawn or moved, or with a model that is not linear.
-        FneError: `per_output` with a loss that outputs do not have one by one.
+        RunError: `reduced` with another loss, with drawn or shifted samples, or with a model that is not linear.
+        FneError: `per_output` with a loss that is not separable by outputs.
     """
     if reduced:
         yield from _reduced(worker, nodes, request, loss, sampling.samples, per_output)
@@ -72,7 +72,7 @@ def fitness_task(
 def _reduced(
     worker: Worker, nodes: Sequence[Node], request: Request, loss: str, samples: int, per_output: bool
 ) -> Iterator[Tensors]:
-    """Yield what `fitness` does, from each node's reduced samples."""
+    """Yield the answers of `fitness` from each node's reduced samples."""
     if loss not in reduction.LOSSES or samples or any(node.shift for node in nodes):
         raise RunError(
             f"exact_reduction: needs loss mse or nmse (here {loss}) of all samples as they are (samples = {samples})"
@@ -80,7 +80,7 @@ def _reduced(
     for node in nodes:
         if REDUCED not in node.memory:
             if node.data.y.dtype == torch.int64:
-                raise RunError("exact_reduction: targets are labels; it is for regression")
+                raise RunError("exact_reduction: targets are labels, but the reduction needs regression")
             node.memory[REDUCED] = reduction.reduced(worker.evaluator, node.data)
         population = payload_of(request, node)["population"].cpu()
         errors = reduction.squared_errors(node.memory[REDUCED], population)
@@ -90,7 +90,7 @@ def _reduced(
 
 
 def ranking_payload(request: Request, node: str) -> Payload:
-    """Return what `ranking` yields for the form of answer that is asked for."""
+    """Return the payload of `ranking` for the requested form of answer."""
     size = individuals(request.addressed(node))
     most = None if size is None else 2.0 * (size - 1)
     told: dict[str, dict[str, Entry]] = {
@@ -107,22 +107,22 @@ def ranking_task(
     nodes: Sequence[Node],
     request: Request,
     *,
-    loss: Annotated[Loss, Key("what individuals are ranked by")],
+    loss: Annotated[Loss, Key("loss that ranks the individuals")],
     answer: Annotated[
         Literal["levels", "ranks", "sign"],
-        Key("each one's loss in a byte, each one's rank, or one bit for each pair (i, i + P/2)"),
+        Key("each individual's loss in a byte, each individual's rank, or one bit for each pair (i, i + P/2)"),
     ],
     sampling: Sampling,
 ) -> Iterator[Tensors]:
-    """Evaluate a population as `fitness` does, but answer shorter; with ranks and signs no loss leaves the node.
+    """Evaluate a population as `fitness` does, with shorter answers; with ranks and signs no loss leaves the node.
 
-    Yields `levels [P]` and `ends [2]` (see `shaping.levels`; of losses summed over the samples), `ranks [P]` (twice the
-    rank from 0, ties in the middle of their places) or `signs`, uint8 `[ceil(P / 16)]` (a bit a pair, 1 where the first
-    is the better one, drawn from the node's public generator where they tie), and `samples [1]`, `nonfinite [1]`;
-    integers in the smallest type that holds them. An individual whose loss is not finite is worse than any other.
+    The task yields `levels [P]` and `ends [2]` (`shaping.levels` of losses summed over the samples), `ranks [P]` (twice
+    the rank from 0; ties share the mean of their places) or `signs`, uint8 `[ceil(P / 16)]` (a bit per pair, 1 where
+    the first is better, drawn from the node's public generator where they tie), and `samples [1]`, `nonfinite [1]`;
+    integers have the smallest type that holds them. An individual with a non-finite loss ranks behind all others.
 
     Raises:
-        RunError: no individual has a finite loss on the node, whose ranks would mean nothing; or `sign` of an odd `P`.
+        RunError: no individual has a finite loss on the node, so that ranks mean nothing; or `sign` with an odd `P`.
     """
     for node in nodes if answer == "sign" else ():
         size = len(_candidates(worker, payload_of(request, node)))
@@ -182,7 +182,7 @@ def _candidates(worker: Worker, tensors: Tensors) -> Tensor | RankOne:
 
 
 def _drawn(node: Node, request: Request, count: int) -> Samples:
-    """Return `count` of a node's samples (0: all), drawn and moved by its public generators."""
+    """Return `count` of a node's samples (0: all), drawn and shifted by its public generators."""
     part = node.data
     if 0 < count < len(part):
         picked = torch.randperm(len(part), generator=node.generator(request.header, "samples"))[:count]

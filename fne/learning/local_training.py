@@ -1,7 +1,7 @@
-"""Local training by gradient descent inside a node, of one model or of several side by side, and the node task `train`.
+"""Local training by gradient descent inside a node, for one model or several side by side, and the node task `train`.
 
-A CPU is fastest with one model after another, with filters and images in channels-last form; several models side by
-side, `vmap` over the models, take 1.3 to 1.8 times as long there (benchmarks/descent.py), and spare a GPU its launches.
+A CPU is fastest with one model after another, with filters and images in channels-last form. Several models side by
+side (`vmap` over the models) take 1.3 to 1.8 times as long there (benchmarks/descent.py), but save a GPU launches.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ OPTIMIZER = "optimizer."
 
 @dataclass(frozen=True)
 class Descent:
-    """What came of a training: the change of the weights `[D]`, buffers after it, and the loss.
+    """Result of a training: the change of the weights `[D]`, the buffers afterwards, and the loss.
 
     The loss is summed over the samples of the last epoch.
     """
@@ -61,15 +61,15 @@ def descend(
     """Train the worker's module on a node's samples.
 
     Args:
-        worker: whose module is filled and trained.
-        node: whose samples, and public generator of the batches' order.
-        header: of the request.
-        start, before: weights `[D]` and buffers that it begins with.
+        worker: owner of the module, which is filled and trained.
+        node: owner of the samples, and of the public generator for the order of the batches.
+        header: header of the request.
+        start, before: initial weights `[D]` and buffers.
         training, optimizer, momentum, mu: see the task `train`.
-        state: the node's memory, in which the optimizer's state is kept; `None`: a new optimizer each time.
+        state: the node's memory, which keeps the optimizer's state; `None`: a new optimizer each time.
 
     Raises:
-        RunError: training leaves the finite numbers; names what does.
+        RunError: training diverged; the error names the first non-finite parameter or buffer.
     """
     layout, module = worker.evaluator.layout, worker.module
     layout.fill(module, start.to(worker.device))
@@ -81,7 +81,7 @@ def descend(
         _restore(method, state)
     total = _descend(worker, node, header, method, parameters, training, mu=mu)
     delta, after = layout.flatten(module) - start.cpu(), buffers_of(module)
-    weighted = delta * len(node.data)  # as it is added up: that must not overflow either
+    weighted = delta * len(node.data)  # the form in which deltas are added up must not overflow either
     bad = [leaf.name for leaf in layout.leaves if not weighted[leaf.start : leaf.stop].isfinite().all()]
     bad += [name for name, b in after.items() if not (b.isfinite() | _same(b, before[name].cpu())).all()]
     if bad:  # a buffer may hold infinities from the start, such as a mask
@@ -101,14 +101,14 @@ def descend_together(
     """Train several models on a node's samples by plain SGD, each as `descend` would, on the same batches.
 
     Args:
-        worker: whose module is trained; it has no buffers that training changes. Its plan says how many side by side.
-        node: whose samples, and public generator of the batches' order.
-        header: of the request.
-        starts: weights `[P, D]` that they begin with.
-        training: as of `descend`.
+        worker: owner of the module, whose buffers training must not change, and of the plan with the models per pass.
+        node: owner of the samples, and of the public generator for the order of the batches.
+        header: header of the request.
+        starts: initial weights `[P, D]`.
+        training: as for `descend`.
 
     Returns:
-        The changes of the weights, float32 `[P, D]` on the CPU; NaN in all of a row whose training diverged.
+        The changes of the weights, float32 `[P, D]` on the CPU; all NaN in the row of a training that diverged.
     """
     together = worker.evaluator.plan.together
     if not together:
@@ -133,7 +133,7 @@ def descend_together(
         ended = torch.cat([own[leaf.name].detach().flatten(1) for leaf in layout.leaves], dim=1).cpu()
         changes.append(ended - some.cpu())
     change = torch.cat(changes)
-    finite = (change * samples).isfinite().all(dim=1, keepdim=True)  # as it is added up: that must not overflow either
+    finite = (change * samples).isfinite().all(dim=1, keepdim=True)  # the sums must not overflow either
     return torch.where(finite, change, torch.nan)
 
 
@@ -141,12 +141,12 @@ def _alone(worker: Worker, node: Node, header: Header, start: Tensor, training: 
     """Return the change `[D]` of one model, NaN if it diverged."""
     try:
         return descend(worker, node, header, start, {}, training).delta
-    except RunError:  # the others go on
+    except RunError:  # the other models go on
         return torch.full_like(start, torch.nan, device="cpu")
 
 
 def _forward(module: nn.Module, parameters: Mapping[str, Tensor], x: Tensor) -> Tensor:
-    """Return logits `[P, N, C]` of models on the same inputs; dropout leaves out the same of each."""
+    """Return logits `[P, N, C]` of models on the same inputs, with the same dropout mask for each."""
 
     def forward(own: dict[str, Tensor]) -> Any:
         return functional_call(module, own, (x,))
@@ -165,7 +165,7 @@ def _descend(
     *,
     mu: float,
 ) -> Tensor:
-    """Train the worker's module on a node's samples; returns the loss summed over the last epoch, float64."""
+    """Train the worker's module on a node's samples and return the loss summed over the last epoch, float64."""
     module, device = worker.module, worker.device
     anchors = [p.detach().clone() for p in parameters] if mu else []
     total = torch.zeros((), dtype=torch.float64, device=device)
@@ -176,7 +176,7 @@ def _descend(
                 losses = fitness.sample_losses(training.loss, module(x).unsqueeze(0), y, worker.evaluator.output)
                 method.zero_grad(set_to_none=True)
                 losses.mean().backward()  # type: ignore[no-untyped-call]
-                if mu:  # the gradient of mu / 2 * ||w - w_global||^2, apart: mu = 0 is FedAvg, bit for bit
+                if mu:  # gradient of mu / 2 * ||w - w_global||^2, added separately: mu = 0 is FedAvg, bit for bit
                     _pull(parameters, anchors, mu)
                 method.step()
                 total += losses.detach().sum(dtype=torch.float64)
@@ -187,9 +187,9 @@ def _descend(
 def _training(
     worker: Worker, node: Node, header: Header, training: BatchTraining
 ) -> Iterator[Iterator[Iterator[tuple[Tensor, Tensor]]]]:
-    """Put the worker's module into training mode, and give the node's batches `x, y`, epoch by epoch.
+    """Put the worker's module into training mode, and yield the node's batches `x, y`, epoch by epoch.
 
-    They are the same whenever a header is; dropout is seeded by it, too.
+    Equal headers give equal batches and seed dropout equally.
     """
     module, device, data = worker.module, worker.device, node.data
     last = device.type == "cpu" and data.x.ndim == 4
@@ -208,13 +208,13 @@ def _training(
         with dropping_out(header, node, device):
             yield (batches() for _ in range(training.epochs))
     finally:
-        if last:  # what is evaluated with this module does not hang on what it was trained for before
+        if last:  # later evaluations with this module do not depend on earlier training
             module.to(memory_format=torch.contiguous_format)
         module.eval()
 
 
 def dropping_out(header: Header, node: Node, device: torch.device) -> contextlib.AbstractContextManager[None]:
-    """Return a block in which a module that trains on a node's samples draws the same whenever the header is."""
+    """Return a context in which a module that trains on a node's samples draws the same numbers for equal headers."""
     return seeded_initialisation(header.seed, header.step, header.attempt, node.name, "dropout", device=device)
 
 
@@ -223,7 +223,7 @@ def _same(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _batches(order: Tensor, size: int, module: nn.Module) -> list[Tensor]:
-    """Return the batches; batch norm cannot train on a single sample, so such a last one joins its neighbour."""
+    """Return the batches; batch norm cannot train on a single sample, so a last batch of one joins the one before."""
     batches = list(torch.split(order, size))
     if len(batches) > 1 and len(batches[-1]) == 1 and has_batch_norm(module):
         batches[-2:] = [torch.cat(batches[-2:])]
@@ -233,12 +233,12 @@ def _batches(order: Tensor, size: int, module: nn.Module) -> list[Tensor]:
 @torch.no_grad()
 def _pull(parameters: Sequence[Tensor], anchors: Sequence[Tensor], mu: float) -> None:
     for parameter, anchor in zip(parameters, anchors, strict=True):
-        if parameter.grad is not None:  # one that the forward does not use never leaves its anchor
+        if parameter.grad is not None:  # a parameter that the forward pass does not use never leaves its anchor
             parameter.grad.add_(parameter - anchor, alpha=mu)
 
 
 def make_optimizer(name: str, parameters: Sequence[Tensor], *, lr: float, momentum: float) -> torch.optim.Optimizer:
-    """Return `sgd`, `adam` or `adadelta` (rho 0.95, eps 1e-7: the control of the FNE paper, section 3.2)."""
+    """Return the optimizer `sgd`, `adam` or `adadelta` (rho 0.95, eps 1e-7: the FNE paper's control, section 3.2)."""
     if name == "sgd":
         return torch.optim.SGD(parameters, lr=lr, momentum=momentum)
     if name == "adam":
@@ -264,7 +264,7 @@ def _restore(optimizer: torch.optim.Optimizer, memory: dict[str, Tensor]) -> Non
 
 
 def train_payload(request: Request, node: str) -> Payload:
-    """Return what `train` yields: the change of the parameters, the buffers, the loss and the number of samples."""
+    """Return the payload of `train`: the change of the parameters, the buffers, the loss and the number of samples."""
     given = request.addressed(node)
     buffers = {
         name: Entry("float" if value.is_floating_point() else "int", tuple(value.shape))
@@ -284,9 +284,12 @@ def train_task(
 ) -> Iterator[Tensors]:
     """Train the given weights on each node's samples by gradient descent and answer with the change.
 
-    Takes `parameters [D]` and `buffer.*`. Yields `delta [D]` and float buffers times the sample count, the change of
-    integer buffers times the count as int64, `loss` (summed over the samples of the last epoch) and `samples`. Raises
-    `RunError` where training leaves the finite numbers.
+    The task takes `parameters [D]` and `buffer.*`. It yields `delta [D]` and float buffers times the sample count, the
+    change of integer buffers times the count as int64, `loss` (summed over the samples of the last epoch) and
+    `samples`.
+
+    Raises:
+        RunError: training diverged.
     """
     for node in nodes:
         given = payload_of(request, node)
@@ -301,15 +304,15 @@ def train_task(
 
 
 def private_payload(request: Request, node: str) -> Payload:
-    """Return what private trainings yield: the change of the parameters, and that one node has taken part."""
+    """Return the payload of private training: the change of the parameters, and a count of 1 for the node."""
     delta = Entry("float", tuple(request.addressed(node)["parameters"].shape), finite="all")
     return {"delta": delta, "clients": Entry("int", (1,), least=1, most=1)}
 
 
 def _weighted_buffer(after: Tensor, before: Tensor, count: int) -> Tensor:
-    """Return what of a buffer is added up: floats times the samples, exact in float64; of integers the change.
+    """Return a buffer's summand: floats times the samples, exact in float64; for integers the change.
 
-    Either way a buffer that nobody changes comes back with its bits from a plain sum. A secure one is exact for
-    integers only: of floats it keeps 32 bits after the binary point, and one that is out of range fails the node.
+    In both cases a buffer that no node changes keeps its bits in a plain sum. A secure sum is exact for integers only:
+    it keeps 32 bits of a float after the binary point, and a float out of range fails the node.
     """
     return after.double() * count if after.is_floating_point() else (after.long() - before.long()) * count

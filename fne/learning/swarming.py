@@ -1,8 +1,9 @@
-"""The server half of methods whose particles move only where their loss falls: who is asked, what is remembered.
+"""Server half of the particle swarms: requests, remembered losses, comparisons, validation.
 
-A step is one broadcast. The first one measures the particles where they begin; from then on the server remembers their
-losses, and a step sends their trials alone. All nodes answer with the losses of all their samples. Losses of other
-nodes are no comparison: where a node fails, or comes back, the step moves no particle and the next one measures again.
+A step is one broadcast. The first step measures the particles at their first positions; from then on the server
+remembers their losses, and a step sends only trials. All nodes answer with the losses of all their samples. Losses of
+different sets of nodes are not comparable: where a node fails or comes back, the step moves no particle, and the next
+step measures again.
 """
 
 from __future__ import annotations
@@ -27,26 +28,29 @@ from fne.privacy.policy import Tasks
 
 
 def owners_for(task: LearningTask, loss: str, *, apart: bool) -> Tensor:
-    """Return which of the models each gene belongs to, int64 `[D]`: see `fne.evolution.swarm.owners`.
+    """Return the model that each gene belongs to, int64 `[D]`, see `fne.evolution.swarm.owners`.
 
-    Outputs are taken `apart` only where the loss is one of each output alone.
+    Args:
+        task: source of layout and output.
+        loss: name of the loss.
+        apart: whether outputs are separate models where the loss allows it, see `fne.evolution.losses.separable`.
     """
     output = output_of(task.new_model(0), classification=task.classification)
     return owners(task.layout, apart=apart and separable(loss, output))
 
 
 class Swarming:
-    """A strategy that lets all nodes evaluate where the particles of a swarm try to go.
+    """A strategy in which all nodes evaluate the trial positions of a swarm's particles.
 
     Args:
         task: model and validation.
         swarm: particles and the rule by which they move.
-        seed: of the run.
-        broadcasts: steps, the first of which measures where the particles begin, and the loss of particles and
+        seed: seed of the run.
+        broadcasts: number of steps, the first of which measures the first positions, and the loss of particles and
             validation.
-        evaluation: whether nodes reduce their samples once, and when there is validation.
-        penalty: times half the sum of a model's squared genes, what the server adds to its loss.
-        lower: the setting to lower where no particle has a finite loss to begin with; empty: none would help.
+        evaluation: whether nodes reduce their samples once, and when models are validated.
+        penalty: factor on half the sum of a model's squared genes, which the server adds to the model's loss.
+        lower: setting to lower where no particle has a finite loss at the start; empty: no setting would help.
     """
 
     decision: Tensors | None
@@ -65,11 +69,13 @@ class Swarming:
         loss = broadcasts.loss
         check_loss(loss, classification=task.classification)
         if task.batch_norm == "server":
-            allowed = "identity or batch: losses that are remembered need statistics that do not change"
+            allowed = "identity or batch: remembered losses need statistics that do not change"
             raise SettingError("evaluation.batch_norm", task.batch_norm, allowed)
         linear = task.layout.groups == 1 and task.layout.size <= MOST_GENES
         if evaluation.exact_reduction and (task.classification or loss not in LOSSES or not linear):
-            allowed = f"false but for the mse or nmse of a linear model of at most {MOST_GENES} genes and of numbers"
+            allowed = (
+                f"false, except for mse or nmse of a linear model of at most {MOST_GENES} genes with numeric targets"
+            )
             raise SettingError("strategy.exact_reduction", True, allowed)
         self.seed, self.horizon, self.step = seed, broadcasts.rounds, 0
         self.lineage, self.decision = swarm, None
@@ -86,21 +92,21 @@ class Swarming:
 
     @property
     def done(self) -> bool:
-        """Whether the horizon is reached."""
+        """Whether the run has reached its horizon."""
         return self.step >= self.horizon
 
     @property
     def tasks(self) -> Tasks:
-        """Node tasks that it asks for, see `fne.privacy.policy.Tasks`."""
+        """Node tasks of the requests, see `fne.privacy.policy.Tasks`."""
         return {"fitness": self._options}
 
     def ask(self, nodes: Sequence[str]) -> Request:
-        """Return the particles' trials, or where their losses are not known the particles, for all nodes."""
+        """Return the particles' trials for all nodes, or the particles themselves where their losses are unknown."""
         header, common = Header(self.seed, self.step), self.lineage.candidates(self.step)
         return Request(header, "fitness", tuple(nodes), common=common, options=self._options, reduce="sum")
 
     def tell(self, round_: Round) -> Metrics:
-        """Let the particles move whose loss fell."""
+        """Move the particles whose loss fell."""
         (total,) = round_.replies
         means = total.payload["loss"].double() / float(total.payload["samples"][0])
         figures = self.learn(means, sorted(failure.node for failure in round_.failures))
@@ -110,10 +116,10 @@ class Swarming:
         return figures
 
     def learn(self, means: Tensor, absent: list[str]) -> Metrics:
-        """Take in the mean losses `[C * S, M]` of what was asked, as all nodes but `absent` ones find them.
+        """Compare the candidates by their mean losses `[C * S, M]` over all nodes except the `absent` ones.
 
         Raises:
-            RunError: of a swarm no particle has a finite loss where it stands.
+            RunError: no particle of a swarm has a finite loss.
         """
         losses = means.view(self.lineage.shape)
         if self._penalty:
@@ -153,13 +159,13 @@ class Swarming:
         return figures
 
     def champion(self) -> Result:
-        """Return the best particle so far, of the swarm with the lowest training loss."""
+        """Return the best particle so far in the swarm with the lowest training loss."""
         return Result("model", self.lineage.genes, self._task.buffers)
 
     result = champion
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything that goes on: the swarm, what its losses are and on whose samples, counters."""
+        """Return the complete state: the swarm, its losses, the nodes missing from them, counters."""
         return {
             "step": self.step, "evaluations": self._evaluations, "standing": self._standing, "absent": self._absent,
             "lineage": self.lineage.state_dict(), "decision": self.decision,
@@ -167,7 +173,7 @@ class Swarming:
         }  # fmt: skip
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what `state_dict` returned."""
+        """Restore a state that `state_dict` returned."""
         self.step, self._evaluations = state["step"], state["evaluations"]
         self._standing, self._absent = state["standing"], list(state["absent"])
         self.lineage.load_state_dict(state["lineage"])

@@ -25,16 +25,16 @@ class Evaluate(Protocol):
 
 @dataclass(frozen=True)
 class LearningTask:
-    """What a strategy that trains models is given: so it imports neither models nor data.
+    """Task of a strategy that trains models, so that strategies import neither models nor data.
 
     Args:
         layout: the genome: how `[P, D]` maps to the model's parameters and kernels.
         new_model: seed -> freshly initialised module.
-        evaluate: a population on the server's own data; `accuracy` is NaN for regression.
+        evaluate: evaluates a population on the server's own data; `accuracy` is NaN for regression.
         classification: whether targets are labels.
-        buffers: the model's buffers as nodes and server hold them when a run begins.
-        batch_norm: where batch normalisation gets its statistics in methods without gradients: the initial ones
-            (`identity`), those of the samples that are evaluated (`batch`), or of the server's data (`server`).
+        buffers: the model's buffers at nodes and server when a run begins.
+        batch_norm: statistics of batch normalisation in methods without gradients: the initial ones (`identity`), those
+            of the evaluated samples (`batch`), or those of the server's data (`server`).
         statistics: genes `[D]` -> buffers with statistics of the server's data; `None` with `identity`.
     """
 
@@ -47,20 +47,20 @@ class LearningTask:
     statistics: Callable[[Tensor], Tensors] | None = None
 
     def buffers_for(self, genes: Tensor) -> Tensors:
-        """Return the buffers with which a model found without gradients is validated and kept."""
+        """Return the buffers to validate and to keep with a model that was trained without gradients."""
         return self.buffers if self.statistics is None else self.statistics(genes)
 
 
 class Validation:
-    """Validates one model a step and keeps the best.
+    """Validation of one model per step, which keeps the best model.
 
-    The score is the accuracy, or minus the loss for regression; of equal ones the first is kept. A model whose loss is
-    not finite has the score minus infinity and is never the best.
+    The score is the accuracy, or minus the loss for regression; among equal scores the first model is kept. A model
+    with a non-finite loss has the score minus infinity and is never the best.
 
     Args:
         task: evaluates on the validation part.
-        loss: its name.
-        start: genes `[D]` that are the best as long as none were validated.
+        loss: name of the loss.
+        start: genes `[D]` that count as the best until a model is validated.
     """
 
     def __init__(self, task: LearningTask, loss: str, start: Tensor) -> None:
@@ -71,7 +71,7 @@ class Validation:
         self.score = -float("inf")
 
     def __call__(self, genes: Tensor, buffers: Tensors, step: int) -> Metrics:
-        """Validate genes `[D]` with their buffers after `step` steps; returns the figures for the history."""
+        """Validate genes `[D]` with their buffers after `step` steps and return the figures for the history."""
         figures = self._task.evaluate(genes.unsqueeze(0), loss=self._loss, buffers=buffers)
         accuracy, loss = float(figures["accuracy"][0]), float(figures["loss"][0])
         score = accuracy if self._task.classification else -loss
@@ -93,7 +93,7 @@ class Validation:
         return {"genes": genes, "buffers": dict(buffers), "score": self._best_score, "step": self.best_step}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what `state_dict` returned."""
+        """Restore a state that `state_dict` returned."""
         self._best = (state["genes"], state["buffers"])
         self._best_score, self.best_step = state["score"], state["step"]
 
@@ -102,5 +102,5 @@ BUFFER = "buffer."
 
 
 def buffers_in(tensors: Tensors) -> dict[str, Tensor]:
-    """Return the buffers among a message's tensors, by their name in the module."""
+    """Return the buffers among a message's tensors by their names in the module."""
     return {name.removeprefix(BUFFER): value for name, value in tensors.items() if name.startswith(BUFFER)}

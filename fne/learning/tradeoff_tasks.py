@@ -1,4 +1,4 @@
-"""Node task of methods that weigh error against bytes and privacy: train candidates, and send what each may send."""
+"""Node task of the multi-objective methods: train candidates, and send their updates clipped, noised and compressed."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ UPDATE = "update."
 
 
 def candidates_payload(request: Request, node: str) -> Payload:
-    """Return what `train_candidates` yields: an encoded update of each candidate, and the number of samples."""
+    """Return the payload of `train_candidates`: an encoded update of each candidate, and the number of samples."""
     count = len(request.common["parameters"])
     updates = {f"{UPDATE}{i}": Entry("bytes", (None,)) for i in range(count)}
     return {**updates, "diverged": Entry("bytes", (count,), most=1), "samples": COUNT}
 
 
 def candidates_charge(request: Request, node: str, parties: int) -> tuple[Release, ...]:
-    """Return what `train_candidates` releases: the noised update of each candidate, which the server sees."""
+    """Return the releases of `train_candidates`: the noised update of each candidate, which the server sees."""
     clip, literal = float(request.options["clip"]), request.options["order"] == "literal"
     share = share_of(str(request.options["noise"]), request.common["parameters"].shape[1])
     if request.common["noises"].shape != request.common["parameters"].shape[:1]:
-        raise RunError("every candidate needs a noise of its own")
+        raise RunError("every candidate needs its own noise")
     noises = [float(noise) * share if clip else 0.0 for noise in request.common["noises"].tolist()]
     clipped = WEIGHTS if literal else "update"
     return tuple(
@@ -48,7 +48,7 @@ def candidates_charge(request: Request, node: str, parties: int) -> tuple[Releas
 
 
 def share_of(noise: str, size: int) -> float:
-    """Return what of the noise each of `size` weights gets: all, or with "total" a share of it."""
+    """Return the share of the noise on each of `size` weights: 1, or 1 / sqrt(size) with "total"."""
     return 1.0 if noise == "coordinate" else 1 / math.sqrt(size)
 
 
@@ -60,17 +60,18 @@ def train_candidates_task(
     *,
     training: BatchTraining,
     clip: Annotated[float, Key("largest L2 norm of an update, or of weights; 0: none", ge=0)],
-    noise: Annotated[Literal["coordinate", "total"], Key("what the noise is the standard deviation of, in clips")],
-    pruning: Annotated[Literal["rate", "threshold"], Key("what the thresholds are")],
-    prune: Annotated[Literal["fc", "all"], Key("which weights")],
-    order: Annotated[Literal["proper", "literal"], Key("of clipping, noise and compression")],
+    noise: Annotated[Literal["coordinate", "total"], Key("noise of one weight, or of all weights together, in clips")],
+    pruning: Annotated[Literal["rate", "threshold"], Key("whether thresholds are pruned shares or sizes")],
+    prune: Annotated[Literal["fc", "all"], Key("weights of fully connected layers, or all")],
+    order: Annotated[Literal["proper", "literal"], Key("order of clipping, noise and compression")],
 ) -> Iterator[Tensors]:
     """Train each candidate from its weights on the node's samples, and send its update clipped, noised and compressed.
 
-    Takes `parameters [P, D]`, and of each candidate `thresholds`, `bits` (int64) and `noises`, `[P]`. The batches are
-    the same for all candidates. Yields `update.i`, uint8, for each candidate (`fne.privacy.compression.decode`), and
-    `samples [1]`; no loss: that would have no noise. A training that leaves the finite numbers sends an update of
-    zeros, and is told as `diverged [P]` where it has no noise: with noise that would tell something of the data.
+    The task takes `parameters [P, D]`, and for each candidate `thresholds`, `bits` (int64) and `noises`, `[P]`. The
+    batches are the same for all candidates. It yields `update.i`, uint8, for each candidate
+    (`fne.privacy.compression.decode`), and `samples [1]`, but no loss, which would carry no noise. A training that
+    diverges sends an update of zeros. `diverged [P]` marks it only without noise, since beside noised updates the mark
+    would reveal something about the data.
     """
     layout = worker.evaluator.layout
     common = request.common

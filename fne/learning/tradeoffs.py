@@ -1,9 +1,9 @@
-"""Server half of searches for the best trade-offs of error, bytes sent and privacy in federated learning.
+"""Server half of the multi-objective methods: trade-offs of error, communication and privacy in federated learning.
 
-An individual is how an update is sent, (threshold, bits, noise). Its genes are a point of the cube [-1, 1]^3: the
-threshold, the place among the bits, and the logarithm of the noise between what the bounds of the score allow. An
-individual is evaluated by training a model in that way for some rounds of federated averaging. All models of a
-generation are trained side by side, by the same nodes.
+An individual is a way to send updates, (threshold, bits, noise). Its genes are a point of the cube [-1, 1]^3: the
+threshold, the place among the bits, and the logarithm of the noise between the limits that follow from the bounds of
+the score. An individual is evaluated by training a model in its way for some rounds of federated averaging. All models
+of a generation are trained side by side, by the same nodes.
 
 Shapes: `N` individuals, `D` weights.
 """
@@ -34,12 +34,12 @@ from fne.privacy.policy import Tasks, Terms
 from fne.privacy.score import NOTE, score_eq7, score_note
 
 _WORST = 1e30
-"""In the place of an infinite score: without noise, it still has an error and bytes."""
+"""Replacement of an infinite score: an individual without noise still has an error and bytes."""
 OBJECTIVES = ("error", "communication", "score")
 
 
 class Selection(Protocol):
-    """How a method mates and selects; `values [n, 3]` are minimised, 1 is the worst that they should be."""
+    """How a method mates and selects; `values [n, 3]` are minimised, and 1 is the worst acceptable value."""
 
     def children(
         self, genes: Tensor, values: Tensor, count: int, draw: torch.Generator, decode: Callable[[Tensor], Tensor]
@@ -48,13 +48,13 @@ class Selection(Protocol):
         ...
 
     def survivors(self, values: Tensor, count: int) -> Tensor:
-        """Return who goes on, int64 `[count]`."""
+        """Return the places of the survivors, int64 `[count]`."""
         ...
 
 
 @dataclass
 class Group:
-    """Some individuals: genes `[n, 3]`, weights `[n, D]`, objectives `[n, 3]`, bytes sent for each of floats `[n]`."""
+    """Individuals: genes `[n, 3]`, weights `[n, D]`, objectives `[n, 3]`, bytes sent per byte of floats `[n]`."""
 
     genes: Tensor
     weights: Tensor
@@ -62,11 +62,11 @@ class Group:
     sent: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.float64))
 
     def take(self, index: Tensor) -> Group:
-        """Return those at `index`."""
+        """Return the individuals at `index`."""
         return Group(self.genes[index], self.weights[index], self.values[index], self.sent[index])
 
     def joined(self, other: Group) -> Group:
-        """Return these and the others."""
+        """Return these individuals followed by the others."""
         return Group(
             *(torch.cat([getattr(self, n), getattr(other, n)]) for n in ("genes", "weights", "values", "sent"))
         )
@@ -77,11 +77,11 @@ class Tradeoffs:
 
     Args:
         task: model and validation.
-        seed: of the run.
+        seed: seed of the run.
         selection: the method.
         search, training: how many individuals there are, and how they are trained.
         sending: how updates are sent.
-        beginning: from which weights individuals begin, who is there first, when those in training are validated.
+        beginning: initial weights of individuals, the first individuals, and when models in training are validated.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class Tradeoffs:
         check_loss(training.loss, classification=task.classification)
         refuse_buffers(task.buffers)
         if beginning.inherit == "first_parent" and beginning.shared_global:
-            allowed = "initial with shared_global: all begin with one model"
+            allowed = "initial with shared_global: all individuals begin with one model"
             raise SettingError("strategy.inherit", beginning.inherit, allowed)
         require_moocore()
         if search.population < 2 and search.generations:
@@ -124,7 +124,7 @@ class Tradeoffs:
         self._seen = torch.zeros(0, 3, dtype=torch.float64)
         self._names: set[str] = set()
         self._lost = torch.zeros(search.population, dtype=torch.bool)
-        """Whose training has left the finite numbers at a node."""
+        """Which individuals' training has diverged at a node."""
 
     # ------------------------------------------------------------------------------------------------ individuals
     def decoded(self, genes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -132,7 +132,7 @@ class Tradeoffs:
         return self._genes.decoded(genes)
 
     def _begin(self, genes: Tensor, first: Tensor | None = None) -> Group:
-        """Return individuals that are to be trained, with the weights that they begin with."""
+        """Return individuals to be trained, with their initial weights."""
         if self._beginning.inherit == "first_parent" and first is not None and self._parents is not None:
             return Group(genes, self._parents.weights[first])
         weights = self._global if self._beginning.shared_global else self._initial
@@ -141,21 +141,21 @@ class Tradeoffs:
     # ------------------------------------------------------------------------------------------------ steps
     @property
     def horizon(self) -> int:
-        """Rounds of all evaluations."""
+        """Number of rounds of all evaluations."""
         return (1 + self._search.generations) * self._rounds
 
     @property
     def done(self) -> bool:
-        """Whether the horizon is reached."""
+        """Whether the run has reached its horizon."""
         return self.step >= self.horizon
 
     @property
     def tasks(self) -> Tasks:
-        """Node tasks that it asks for, see `fne.privacy.policy.Tasks`."""
+        """Node tasks of the requests, see `fne.privacy.policy.Tasks`."""
         return {"train_candidates": self._options}
 
     def ask(self, nodes: Sequence[str]) -> Request:
-        """Return the weights of all that are being evaluated, for this round's nodes."""
+        """Return the weights of all individuals in evaluation, for this round's nodes."""
         self._names.update(nodes)
         count = max(1, round(self._training.participation * len(nodes)))
         chosen = draw_nodes(nodes, count, self.seed, "nodes", self.step)
@@ -167,9 +167,9 @@ class Tradeoffs:
         return Request(header, "train_candidates", chosen, common, options=self._options)
 
     def tell(self, round_: Round) -> Metrics:
-        """Average the updates of each; at the end of an evaluation weigh them, and choose who goes on."""
+        """Average each individual's updates; at the end of an evaluation compute objectives and select survivors."""
         if not round_.replies:
-            raise RunError(f"step {self.step}: none of the nodes that take part has answered")
+            raise RunError(f"step {self.step}: no participating node has answered")
         first_round = self.step % self._rounds == 0
         sent, damaged = self._average(round_)
         told = [reply.payload["diverged"] for reply in round_.replies if reply.node not in damaged]
@@ -192,13 +192,14 @@ class Tradeoffs:
         return {"round": generation, "evaluations": trainings, "nonfinite": int(lost.sum()), **figures}
 
     def _average(self, round_: Round) -> tuple[Tensor, dict[str, str]]:
-        """Move the weights of each by the mean of its updates.
+        """Move each individual's weights by the mean of its updates.
 
         Returns:
-            the bytes sent for a weight, `[n]`, and by node why its updates cannot be used.
+            the bytes of this round as a share of plain floats' bytes over an evaluation, `[n]`, and by node the reason
+            why its updates cannot be used.
 
         Raises:
-            RunError: those of no node can.
+            RunError: no node's updates can be used.
         """
         parts, size = self._task.layout.leaves, self._initial.numel()
         totals = torch.zeros(len(self._trained.genes), size, dtype=torch.float64)
@@ -219,12 +220,12 @@ class Tradeoffs:
             sizes.append(torch.tensor([payload.numel() for payload in payloads], dtype=torch.float64))
         if not samples:
             why = "; ".join(f"{node}: {reason}" for node, reason in list(damaged.items())[:3])
-            raise RunError(f"step {self.step}: the nodes that answered have no updates that can be used; {why}")
+            raise RunError(f"step {self.step}: no node has sent usable updates; {why}")
         self._trained.weights = (self._trained.weights.double() + totals / samples).float()
         return sum((s / (4 * size * len(sizes) * self._rounds) for s in sizes), torch.zeros(len(totals))), damaged
 
     def _worst_error(self) -> float:
-        """Return 1 of errors; of a loss that of the model before all training."""
+        """Return 1 for error rates; for a loss, that of the untrained model."""
         if self._task.classification:
             return 1.0
         loss = float(self._task.evaluate(self._initial.unsqueeze(0), loss=self._training.loss)["loss"])
@@ -232,13 +233,13 @@ class Tradeoffs:
 
     def _validated(self, figures: Mapping[str, Tensor]) -> Metrics:
         """Return the best accuracy and the least loss on validation."""
-        sound = figures["loss"].isfinite()  # a model with another loss is never the best
+        sound = figures["loss"].isfinite()  # a model with a non-finite loss is never the best
         accuracy = float(figures["accuracy"].where(sound, 0.0).max()) if self._task.classification else None
         loss = float(figures["loss"].where(sound, math.inf).min())
         return {"accuracy_validation": accuracy, "loss_validation": loss}
 
     def _weigh(self) -> Metrics:
-        """Evaluate those that were trained, select, and let there be children."""
+        """Evaluate the trained individuals, select survivors, and make children."""
         trained, sending = self._trained, self._sending
         figures = self._task.evaluate(trained.weights, loss=self._training.loss)
         error = (1 - figures["accuracy"] if self._task.classification else figures["loss"]).double().cpu()
@@ -274,14 +275,14 @@ class Tradeoffs:
         }  # fmt: skip
 
     def hypervolume(self, values: Tensor) -> float:
-        """Return the hypervolume up to (1, 1, 1) of the objectives, each over the worst that it should be."""
+        """Return the hypervolume up to (1, 1, 1) of the objectives, each divided by its worst acceptable value."""
         return hypervolume(
             (values / self._unit).nan_to_num(nan=1.0, posinf=1.0).clamp(max=1.0), torch.ones(3, dtype=torch.float64)
         ).value
 
     # ------------------------------------------------------------------------------------------------ privacy
     def terms(self) -> Terms:
-        """Return the least noise on a weight that an individual can have, the clip, and all trainings at that noise."""
+        """Return the least possible noise on a weight, the clip, and the account of all trainings at that noise."""
         least = self._genes.least_noise * share_of(self._sending.noise, self._initial.numel())
         return Terms(least, self._sending.clip or math.inf, self._planned())
 
@@ -291,14 +292,14 @@ class Tradeoffs:
         return planned
 
     def _mechanism(self, sigma: float) -> Mechanism:
-        """Return what a round of one individual releases: each node's noised update, seen by the server."""
+        """Return the release of one individual's round: each node's noised update, seen by the server."""
         sending = self._sending
         z = multiplier(sigma * share_of(sending.noise, self._initial.numel()), "replace_one")
         clipped = "update" if sending.order == "proper" else WEIGHTS
         return Mechanism(z, clipped, sending.clip or 1.0, adjacency="replace_one", adversary="uploads")
 
     def privacy(self) -> dict[str, Any]:
-        """Return the accounted privacy of the whole search, and beside it the score of the result."""
+        """Return the accounted privacy of the whole search, together with the score of the result."""
         beforehand = self._planned() if self._search.generations else None
         conduct = Conduct(
             len(self._names), "fixed", ("sample counts",), trainings=self._trainings, beforehand=beforehand,
@@ -310,7 +311,7 @@ class Tradeoffs:
 
     # ------------------------------------------------------------------------------------------------ result
     def _best(self) -> int:
-        """Return who has the least error, of equals the one with the least bytes, then with the least score."""
+        """Return the place of the individual with the least error; ties go to the least bytes, then the least score."""
         if self._parents is None:
             return 0
         rows = self._parents.values.nan_to_num(nan=math.inf).tolist()
@@ -322,7 +323,7 @@ class Tradeoffs:
         return Result("model", weights)
 
     def population(self) -> tuple[Tensor, list[dict[str, float | bool]]]:
-        """Return the weights `[n, D]` of those that went on, and for each what it is and what it came to."""
+        """Return the weights `[n, D]` of the final population, and each individual's settings and objectives."""
         if self._parents is None:
             return self._trained.weights[:0], []
         group = self._parents
@@ -331,7 +332,7 @@ class Tradeoffs:
         accounted = []
         inherits = self._beginning.inherit == "first_parent" or self._beginning.shared_global
         for sigma in columns[2]:
-            if inherits:  # its weights come of earlier releases, too
+            if inherits:  # its weights come from earlier releases, too
                 accounted.append(self._accountant.epsilon(self._sending.delta, tight=False).rdp)
                 continue
             accountant = Accountant()
@@ -345,7 +346,7 @@ class Tradeoffs:
         return group.weights, rows
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything that goes on."""
+        """Return the complete state."""
         groups = {"trained": self._trained, "parents": self._parents}
         return {
             "step": self.step, "global": self._global, "trainings": self._trainings,
@@ -355,7 +356,7 @@ class Tradeoffs:
         }  # fmt: skip
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what `state_dict` returned."""
+        """Restore a state that `state_dict` returned."""
         self.step, self._global, self._trainings = state["step"], state["global"], state["trainings"]
         self._accountant.load_state_dict(state["accountant"])
         self._names, self._lost, self._seen = set(state["names"]), state["lost"], state["seen"]
@@ -368,14 +369,14 @@ MOST_PRUNED = 0.95
 
 
 class Genes:
-    """How genes are read.
+    """Decoding of genes.
 
     Args:
-        sending: choices and bounds.
-        rounds, participation: of an evaluation; T and v of eq. (7).
+        sending: choices of bits, and bounds of the score.
+        rounds, participation: rounds of an evaluation and share of nodes in a round, T and v of eq. (7).
 
     Raises:
-        SettingError: bounds or bits that cannot be.
+        SettingError: invalid bounds or bits.
     """
 
     def __init__(self, sending: Sending, rounds: int, participation: float) -> None:
@@ -402,20 +403,25 @@ class Genes:
 
     @property
     def least_noise(self) -> float:
-        """Return the least that an individual can have."""
+        """Least noise that an individual can have."""
         return self._low if self._noised else 0.0
 
     def meaning(self, genes: Tensor) -> Tensor:
-        """Return what `decoded` does as one tensor, float64 `[n, 3]`."""
+        """Return the columns of `decoded` as one tensor, float64 `[n, 3]`."""
         return torch.stack([column.double() for column in self.decoded(genes)], dim=1)
 
     def start(self, count: int, given: Sequence[tuple[float, float, float]], seed: int) -> Tensor:
-        """Return genes `[count, 3]` of the first individuals: those given, and as many as are missing.
+        """Return genes `[count, 3]` of the first individuals: the given ones, and drawn ones for the remaining places.
 
-        These are drawn: pruning about 0.3, noise about 6 within its bounds, as the paper has them.
+        Drawn individuals prune about 0.3 and have noise about 6 within its bounds, as in the paper.
+
+        Args:
+            count: number of individuals.
+            given: (threshold, bits, noise) of the given individuals.
+            seed: seed of the run.
 
         Raises:
-            SettingError: one that is given cannot be; names which.
+            SettingError: a given individual is invalid; the error names it.
         """
         if len(given) > count:
             raise SettingError("strategy.start", len(given), f"at most strategy.population = {count} individuals")
@@ -441,7 +447,7 @@ class Genes:
             raise SettingError(f"strategy.start.{i}", noise, "a noise of 0 with strategy.clip = 0")
         if not self._noised:
             return [threshold / MOST_PRUNED, (self._bits.index(int(bits)) + 0.5) / len(self._bits), 0.0]
-        slack = 1e-9  # what was read from front.csv may lie on a bound
+        slack = 1e-9  # values read from front.csv may lie on a bound
         if not self._low * (1 - slack) <= noise <= self._high * (1 + slack):
             allowed = f"a noise of {self._low:.4g} to {self._high:.4g}, {self._why}"
             raise SettingError(f"strategy.start.{i}", noise, allowed)

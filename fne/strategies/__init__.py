@@ -1,4 +1,4 @@
-"""The server halves of the methods, one method a file, with the node tasks that only it uses.
+"""Server halves of the methods, one method per file, with the node tasks that only this method uses.
 
-What two methods need stands in `learning` or `search`; a strategy knows neither engines nor other strategies.
+Code that two methods share is in `learning` or `search`; a strategy knows neither engines nor other strategies.
 """

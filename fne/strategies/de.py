@@ -1,17 +1,18 @@
-"""Differential evolution: each model is challenged by a trial made of the differences between others.
+"""Differential evolution: a trial made of differences between other models challenges each model.
 
 R. Storn, K. Price, "Differential evolution: a simple and efficient heuristic for global optimization over continuous
 spaces", Journal of Global Optimization 11, 1997.
 
 Deviations
-- A generation's parents are evaluated again, on the same nodes and samples as their trials: a stored fitness of other
-  nodes is no comparison. A generation costs 2 P evaluations and sends 2 P models.
-- The first population are randomly initialised models, not uniform in a box: weights have no bounds.
-- The best of `best/1/bin` and `current-to-best/1/bin` is that of the last generation, on its nodes; before any is told,
-  a random one stands for it.
-- With `wire=lineage` nodes repeat the step from what the server decided, which alone ranks; the same bits at both ends.
+- A generation's parents are evaluated again, on the same nodes and samples as their trials: a stored fitness from other
+  nodes is not comparable. A generation costs 2 P evaluations and sends 2 P models.
+- The first population consists of randomly initialised models, not of points in a box: weights have no bounds.
+- The best model of `best/1/bin` and `current-to-best/1/bin` is the best of the last generation, on its nodes; in the
+  first generation a random model takes its place.
+- With `wire=lineage` nodes repeat the step from the server's decision; only the server ranks, and both ends have the
+  same bits.
 - A trial whose loss is not finite never replaces its parent.
-- `returns=last` is the fittest of the last generation; the paper keeps the best ever, whose fitness would be stored.
+- `returns=last` is the fittest of the last generation; the paper keeps the best ever, which needs stored fitness.
 """
 
 from __future__ import annotations
@@ -39,12 +40,12 @@ def de(
     task: LearningTask,
     *,
     seed: int,
-    population: Annotated[int, Key("parents a generation, each with a trial; NP", unit="models", ge=4)] = 40,
+    population: Annotated[int, Key("parents per generation, each with a trial; NP", unit="models", ge=4)] = 40,
     evolution: Evolution,
     variant: Annotated[
-        Literal["rand/1/bin", "best/1/bin", "current-to-best/1/bin"], Key("what the difference is added to")
+        Literal["rand/1/bin", "best/1/bin", "current-to-best/1/bin"], Key("base vector of the mutant")
     ] = "rand/1/bin",
-    weight: Annotated[float, Key("of a difference; F", gt=0, le=2)] = 0.5,
+    weight: Annotated[float, Key("weight of a difference; F", gt=0, le=2)] = 0.5,
     crossover: Annotated[float, Key("probability that a gene comes from the mutant; CR", ge=0, le=1)] = 0.9,
     outcome: FittestOutcome,
 ) -> Evolving:
@@ -54,7 +55,7 @@ def de(
 
 
 class _DE:
-    """The parents, and which of them is the best."""
+    """State of the method: the parents, and the place of the best one."""
 
     remedy = "strategy.weight"
 
@@ -93,7 +94,7 @@ class _DE:
             base = parents + self._weight * (base - parents)
         mutants = base + self._weight * (parents[first] - parents[second])
         crossed = self._coins.uniform(step, everyone, parents.shape[1]) < self._crossover
-        crossed[torch.arange(len(parents)), _below(words[:, 3], parents.shape[1])] = True  # one gene at least
+        crossed[torch.arange(len(parents)), _below(words[:, 3], parents.shape[1])] = True  # at least one gene
         return torch.where(crossed, mutants, parents)
 
     def decide(self, scores: Tensor) -> Tensors:
@@ -117,17 +118,17 @@ class _DE:
 
 
 def _below(words: Tensor, bound: int) -> Tensor:
-    """Return whole numbers of [0, bound) made of 32-bit words."""
+    """Return whole numbers in [0, bound) made of 32-bit words."""
     return words * bound >> 32
 
 
 def _donors(words: Tensor) -> list[Tensor]:
-    """Return for each individual i as many others as `words [NP, n]` has columns, all different and none of them i."""
+    """Return n different individuals other than i for each individual i, drawn by `words [NP, n]`."""
     count = len(words)
     taken = [torch.arange(count)]
     for word in words.unbind(dim=1):
         donor = _below(word, count - len(taken))
-        for other in torch.stack(taken).sort(dim=0).values:  # counts on over those that are taken
+        for other in torch.stack(taken).sort(dim=0).values:  # skips the individuals that are taken
             donor = donor + (donor >= other)
         taken.append(donor)
     return taken[1:]

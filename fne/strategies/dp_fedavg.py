@@ -2,20 +2,21 @@
 
 H. B. McMahan, D. Ramage, K. Talwar, L. Zhang, "Learning differentially private recurrent language models", ICLR 2018.
 
-In each round a fixed number of nodes takes part, each clips its update to a norm Z and adds Gaussian noise, so that all
-noise together has a standard deviation of sigma Z on each weight. All have the same weight, and nothing else leaves: no
-loss, no sample count. The sum is divided by the number of nodes that were asked, whoever answers.
+In each round a fixed number of nodes takes part. Each node clips its update to a norm Z and adds Gaussian noise, so
+that all noise together has a standard deviation of sigma Z on each weight. All nodes have the same weight, and nothing
+else leaves a node: no loss, no sample count. The sum is divided by the number of nodes that were asked, however many
+answer.
 
 Deviations
-- Nodes add the noise, a share of 1 / sqrt(m) each, and not the server, which they hold to what it asks for first
-  (`fne.privacy.policy`). Who sees the sum alone (`adversary = aggregate`, with secure sums) faces all of the noise; a
-  server that sees each upload faces a share.
-- A fixed number of clients is drawn and not each by itself (Poisson), so neighbours are runs in which one client's data
-  are others (replace-one): an update moves by 2 Z.
-- That nodes are drawn amplifies nothing here: the server draws them from a seed that everybody knows. A client that
-  takes part in all rounds is accounted for.
-- Where nodes drop out noise is missing. The account is made for each round with those that answered. A node that works
-  with the server knows its own share: then of m nodes those of m - 1 are left.
+- The nodes add the noise, a share of 1 / sqrt(m) each, and not the server, which they hold to its first request
+  (`fne.privacy.policy`). An adversary that sees only the sum (`adversary = aggregate`, with secure sums) faces all of
+  the noise; a server that sees each upload faces one share.
+- A fixed number of clients is drawn, instead of each client independently (Poisson). So neighbours are runs in which
+  one client's data are replaced (replace-one), and an update moves by 2 Z.
+- Drawing nodes amplifies nothing here, since the server draws them from a public seed. The account is for a client that
+  takes part in all rounds.
+- Noise is missing where nodes drop out. Each round is accounted with the nodes that answered. A node that colludes with
+  the server knows its own share: then the shares of m - 1 of m nodes are left.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from fne.secure.protocol import enough
 
 
 def clipped_charge(request: Request, node: str, parties: int) -> tuple[Release, ...]:
-    """Return what `train_clipped` releases: one noised update, or a sum with the noise of so many nodes."""
+    """Return the release of `train_clipped`: one noised update, or a sum with the noise of `parties` nodes."""
     noise, clip = (float(request.options[key]) for key in ("noise", "clip"))
     z = multiplier(noise, "replace_one", parties)
     adversary = "uploads" if parties == 1 else "aggregate"
@@ -63,8 +64,8 @@ def train_clipped_task(
 ) -> Iterator[Tensors]:
     """Train the given weights on each node's samples, and answer with the change, clipped and noised.
 
-    Takes `parameters [D]`. Yields `delta [D]` and `clients`, 1, and nothing that is not noised: a training that leaves
-    the finite numbers answers with noise alone.
+    The task takes `parameters [D]`. It yields `delta [D]` and `clients`, 1, and nothing without noise: a training that
+    diverges answers with noise alone.
     """
     for node in nodes:
         start = payload_of(request, node)["parameters"]
@@ -73,13 +74,13 @@ def train_clipped_task(
         except RunError:
             if not noise:
                 raise
-            delta = torch.zeros_like(start, device="cpu")  # to fail would tell something of the data, without noise
+            delta = torch.zeros_like(start, device="cpu")  # a failure would reveal something, unnoised
         draws = functools.partial(node.answering(request), "noise") if noise else None
         yield {"delta": noised(clipped(delta, clip), noise, clip, draws), "clients": torch.tensor([1])}
 
 
 class _Clients:
-    """The account of a client that takes part in every round."""
+    """Account of a client that takes part in every round."""
 
     sampler, records = "fixed", False
     unnoised: tuple[str, ...] = ()
@@ -89,7 +90,7 @@ class _Clients:
         self._accountant = Accountant()
 
     def add(self, asked: Sequence[str], answered: int) -> None:
-        """Take in a round."""
+        """Add a round."""
         self._accountant.add(self._mechanism(len(asked), answered))
 
     def _mechanism(self, asked: int, answered: int) -> Mechanism:
@@ -98,7 +99,7 @@ class _Clients:
         return Mechanism(z, "update", self._clip, adjacency="replace_one", adversary=self._adversary)
 
     def planned(self, rounds: int, asked: int) -> Accountant:
-        """Return what is released where no more drop out of a round than may."""
+        """Return all releases if no round loses more nodes than is tolerated."""
         planned = Accountant()
         planned.add(self._mechanism(asked, enough(asked)), rounds)
         return planned
@@ -112,7 +113,7 @@ class _Clients:
         return self._accountant.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what `state_dict` returned."""
+        """Restore a state that `state_dict` returned."""
         self._accountant.load_state_dict(state)
 
 
@@ -121,11 +122,11 @@ def dp_fedavg(
     task: LearningTask,
     *,
     seed: int,
-    rounds: Annotated[int, Key("of the run", unit="rounds", ge=1)] = 100,
+    rounds: Annotated[int, Key("communication rounds", unit="rounds", ge=1)] = 100,
     clients: Clients,
     training: PrivateTraining,
     adversary: Annotated[
-        Literal["uploads", "aggregate"], Key("sees each upload, or the sum alone (needs secure = true)")
+        Literal["uploads", "aggregate"], Key("adversary that sees each upload, or the sum alone (needs secure = true)")
     ] = "uploads",
     returns: PrivateReturns = "last",
 ) -> PrivateAveraging:

@@ -1,23 +1,23 @@
 """FedAvg whose nodes train by DP-SGD: differential privacy of single records, accounted.
 
 M. Abadi, A. Chu, I. Goodfellow, H. B. McMahan, I. Mironov, K. Talwar, L. Zhang, "Deep learning with differential
-privacy", CCS 2016. Gradients of single records are those of Opacus' `GradSampleModule`.
+privacy", CCS 2016. Opacus' `GradSampleModule` computes the gradients of single records.
 
-In each step of a node each record is in the batch with the same probability (Poisson), its gradient is clipped, and
-the sum is noised, with draws of the node's own secret. What leaves a node has been noised before, so it makes no
-difference who sees uploads, and nothing else leaves: no loss, no number of samples, not even that a gradient was not
-finite, which counts as zero. Dropout and shifts are drawn by the secret, too: with masks that others know, one record
-more would move those of all behind it. All nodes have the same weight.
+In each step of a node, each record is in the batch with the same probability (Poisson), its gradient is clipped, and
+the sum is noised with draws from the node's own secret. Everything that leaves a node is noised, so uploads may be seen
+by anyone, and nothing else leaves: no loss, no number of samples, not even the fact that a gradient was non-finite,
+which counts as zero. The secret also draws dropout and shifts: with publicly known masks, one additional record would
+move the masks of all records behind it. All nodes have the same weight.
 
 Deviations
-- The account is for the node that has taken part most often: that of any other one's records is not above it.
-- What is set is the rate at which records are drawn, not the size of a batch: so the account holds for nodes of any
-  number of samples, and the server need not know it.
+- The account is for the node that has taken part most often; the account of any other node's records is not above it.
+- The config sets the rate at which records are drawn, not the size of a batch: so the account holds for nodes with any
+  number of samples, and the server need not know this number.
 - A sum of gradients is divided by a number of the config, `batch_size`, and not by the node's own rate times samples:
-  the noise of an update would tell their number, within 0.7 % where there are some thousand weights, and so whether one
-  record is there.
-- A model must not mix records: one with buffers, such as batch normalisation has, is refused, but what a layer of your
-  own does nobody can see.
+  otherwise the noise of an update would reveal the number of samples, within 0.7 % with some thousand weights, and so
+  whether a given record is present.
+- A model must not mix records: a model with buffers, such as those of batch normalisation, is refused, but a custom
+  layer that mixes records goes unnoticed.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ from fne.privacy.noise import step_of, whole
 from fne.privacy.policy import Release
 
 TOGETHER = 64
-"""Records whose gradients are held at once."""
+"""Number of records whose gradients are held at once."""
 
 
 def records_charge(request: Request, node: str, parties: int) -> tuple[Release, ...]:
-    """Return what `train_dp_sgd` releases of a node's records: a noised sum of gradients a step, whoever sees it."""
+    """Return the releases of `train_dp_sgd` about a node's records: one noised sum of gradients per step."""
     noise, clip, rate = (float(request.options[key]) for key in ("noise", "clip", "rate"))
     return (Release(noise, clip, _mechanism(noise, clip, rate), int(request.options["epochs"]) * steps_of(rate)),)
 
@@ -76,8 +76,10 @@ def train_dp_sgd_task(
 ) -> Iterator[Tensors]:
     """Train the given weights on each node's samples by DP-SGD, and answer with the change.
 
-    Takes `parameters [D]`. Yields `delta [D]` and `clients`, 1, and nothing that is not noised. Raises `RunError` where
-    training leaves the finite numbers.
+    The task takes `parameters [D]`. It yields `delta [D]` and `clients`, 1, and nothing without noise.
+
+    Raises:
+        RunError: training diverged.
     """
     layout, module = worker.evaluator.layout, worker.module
     for node in nodes:
@@ -118,7 +120,7 @@ def _clipped(gradients: Tensor, clip: float) -> Tensor:
 
 @contextlib.contextmanager
 def _recording(module: nn.Module) -> Iterator[Callable[[Worker, Tensor, Tensor, str], Tensor]]:
-    """Yield what returns the gradients of single records, float32 `[n, D]`, by Opacus; the module trains meanwhile."""
+    """Yield a function that returns the gradients of single records, float32 `[n, D]`, by Opacus, in training mode."""
     from opacus.grad_sample import GradSampleModule
 
     def gradients(worker: Worker, x: Tensor, y: Tensor, loss: str) -> Tensor:
@@ -129,13 +131,13 @@ def _recording(module: nn.Module) -> Iterator[Callable[[Worker, Tensor, Tensor, 
         rows = [named[leaf.name].grad_sample.flatten(1) for leaf in worker.evaluator.layout.leaves]
         return torch.cat(rows, dim=1)
 
-    with ignored():  # that a layer's inputs need no gradients
+    with ignored():  # the warning that a layer's inputs need no gradients
         recorded = GradSampleModule(module.train(), loss_reduction="sum")
         try:
             yield gradients
         finally:
             recorded.remove_hooks()
-            for layer in module.modules():  # of a pass that broke they are left, with what it computed
+            for layer in module.modules():  # a pass that failed leaves its activations and gradients behind
                 layer.__dict__.pop("activations", None)
             for parameter in module.parameters():
                 parameter.grad = parameter.grad_sample = None  # type: ignore[attr-defined]
@@ -143,12 +145,12 @@ def _recording(module: nn.Module) -> Iterator[Callable[[Worker, Tensor, Tensor, 
 
 
 def steps_of(rate: float) -> int:
-    """Return the steps of an epoch: in so many a record is drawn once on average, or a little more often."""
+    """Return the steps of an epoch, in which a record is drawn once on average, or slightly more often."""
     return math.ceil(1 / rate)
 
 
 class _Records:
-    """The account of the records of that node which has taken part most often."""
+    """Account of the records of the node that has taken part most often."""
 
     sampler, records = "poisson", True
     unnoised: tuple[str, ...] = ()
@@ -158,11 +160,11 @@ class _Records:
         self._turns: Counter[str] = Counter()
 
     def add(self, asked: Sequence[str], answered: int) -> None:
-        """Take in a round: those who failed may have trained, too."""
+        """Add a round; nodes that failed may have trained, too, and count."""
         self._turns.update(asked)
 
     def planned(self, rounds: int, asked: int) -> Accountant:
-        """Return what is released of the records of a node that is in every round."""
+        """Return all releases about the records of a node that takes part in every round."""
         planned = Accountant()
         planned.add(self._mechanism, rounds * self._steps)
         return planned
@@ -178,7 +180,7 @@ class _Records:
         return dict(self._turns)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what `state_dict` returned."""
+        """Restore a state that `state_dict` returned."""
         self._turns = Counter(state)
 
 
@@ -189,11 +191,11 @@ def dp_sgd(
     seed: int,
     rounds: Rounds = 100,
     clients: Clients,
-    rate: Annotated[float, Key("at which a node draws records for a batch, each by itself", gt=0, le=1)] = 0.1,
+    rate: Annotated[float, Key("probability that a node draws a record for a batch, independently", gt=0, le=1)] = 0.1,
     training: RecordPrivateTraining,
     returns: PrivateReturns = "last",
 ) -> PrivateAveraging:
-    """FedAvg of nodes that train by DP-SGD (Opacus), with an account of what a single record has spent."""
+    """FedAvg of nodes that train by DP-SGD (Opacus), with an account of the privacy loss of single records."""
     options: dict[str, Scalar] = {
         "lr": training.lr, "epochs": clients.local_epochs, "rate": rate, "batch_size": training.batch_size,
         "clip": training.clip, "noise": training.noise,

@@ -1,8 +1,8 @@
-"""DYCORS: a cubic surrogate and dynamic coordinate search on values that are all in one place.
+"""DYCORS: a cubic surrogate and dynamic coordinate search on pooled values.
 
 Regis, Shoemaker, "Combining radial basis function surrogates and dynamic coordinate search in high-dimensional
-black-box expensive optimization", Engineering Optimization 45, 2013. What `fdd_ea_plus` does in its second phase, from
-the start and on pooled data.
+black-box expensive optimization", Engineering Optimization 45, 2013. The search equals the second phase of
+`fdd_ea_plus`, from the start and on pooled data.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def dycors(
 
 
 class _Rule:
-    """The search with draws of the run's seed."""
+    """The search, with draws from the run's seed."""
 
     def __init__(self, seed: int, search: Dycors, horizon: int, space: Space) -> None:
         self._seed, self._search, self._horizon, self._space = seed, search, horizon, space
@@ -46,5 +46,5 @@ class _Rule:
         return self._search.propose(known.points, known.values, generators, self._horizon, snap=snap).unsqueeze(1)
 
     def learn(self, step: int, known: Archive, values: Tensor) -> None:
-        """Take in what was measured."""
+        """Learn from the measured values."""
         self._search.learn(values[:, 0], known.least)

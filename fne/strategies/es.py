@@ -8,15 +8,16 @@ Deviations
   layer, whatever its fan-in.
 - Perturbations are `philox.noise`, whole numbers with almost the moments of a normal distribution: any device can
   rebuild them from their address, and their weighted sum has the same bits in any order.
-- Candidates of a generation see the same samples, those of its nodes; equal candidates share their rank.
+- All candidates of a generation see the same samples of the same nodes; candidates of equal fitness share their rank.
 - `rank=1` perturbs each matrix by the product of two vectors (B. Sarkar et al., "Evolution strategies at the
-  hyperscale", arXiv:2511.16652, 2025): little is sent, and a model may evaluate all candidates around their common
+  hyperscale", arXiv:2511.16652, 2025): messages are small, and a model may evaluate all candidates around their common
   centre; see `fne.evolution.rank_one`.
-- With `wire=lineage` nodes repeat the step from what the server decided, which alone ranks; the same bits at both ends.
+- With `wire=lineage` nodes repeat the step from the server's decision; only the server ranks, and both ends have the
+  same bits.
 - Weight decay acts on the model beside the optimizer (Loshchilov, Hutter, arXiv:1711.05101), not through its gradient.
 - Beyond the paper: schedules of `lr` and `sigma`, `shape=utilities|raw`, and `uplink`: `levels` sends losses in a byte
-  each, `ranks` no loss, `sign` one bit a pair. Mean ranks and mean votes over nodes, weighted by samples, stand for the
-  losses there. A node gives ties the middle of their ranks, and draws the bit of a pair that ties.
+  each, `ranks` no loss, `sign` one bit per pair. With `ranks` and `sign`, mean ranks or mean votes over nodes, weighted
+  by samples, replace the losses. A node gives ties the mean of their ranks, and draws the bit of a tied pair.
 """
 
 from __future__ import annotations
@@ -49,22 +50,23 @@ class Moves:
     sigma_final: Annotated[float, Key("share of sigma in the last generation; exponential in between", gt=0)] = 1.0
     rank: Annotated[
         Literal["full", 1],
-        Key("of a layer's perturbation as a matrix: full, a number a gene, or 1, a product of two vectors"),
+        Key("rank of a layer's perturbation as a matrix: full, a number per gene, or 1, a product of two vectors"),
     ] = "full"
     shape: Annotated[
         Literal["ranks", "utilities", "raw"],
         Key("weight of a candidate: centred rank, SNES's utility, or minus the loss itself"),
     ] = "ranks"
-    optimizer: Annotated[Literal["adam", "sgd"], Key("what turns the weighted sum into a step")] = "adam"
+    optimizer: Annotated[Literal["adam", "sgd"], Key("optimizer that turns the weighted sum into a step")] = "adam"
     lr: Annotated[
-        float, Key("learning rate; for adam the step", unit="standard deviations of the layer's initial values", gt=0)
+        float,
+        Key("learning rate; for adam the step size", unit="standard deviations of the layer's initial values", gt=0),
     ] = 0.3
     lr_final: Annotated[float, Key("share of lr in the last generation; exponential in between", gt=0)] = 0.1
     momentum: MomentumOfSgd = 0.0
-    weight_decay: Annotated[float, Key("share of each gene lost in a generation, times lr", ge=0)] = 0.0
+    weight_decay: Annotated[float, Key("share of each gene that a generation removes, times lr", ge=0)] = 0.0
     uplink: Annotated[
         Literal["fitness", "levels", "ranks", "sign"],
-        Key("what a node answers: a loss a candidate, in 4 bytes or in one, a rank, or one bit for each pair"),
+        Key("answer of a node: a loss per candidate, in 4 bytes or in one, a rank, or one bit for each pair"),
     ] = "fitness"
 
 
@@ -73,7 +75,7 @@ def es(
     task: LearningTask,
     *,
     seed: int,
-    population: Annotated[int, Key("candidates a generation, in antithetic pairs; even", unit="models", ge=2)] = 40,
+    population: Annotated[int, Key("candidates per generation, in antithetic pairs; even", unit="models", ge=2)] = 40,
     evolution: Evolution,
     moves: Moves,
     outcome: CentreOutcome,
@@ -82,10 +84,11 @@ def es(
     if population % 2:
         raise SettingError("strategy.population", population, "even: candidates come in antithetic pairs")
     if moves.momentum and moves.optimizer != "sgd":
-        raise SettingError("strategy.momentum", moves.momentum, f"0 with optimizer = {moves.optimizer}: it is sgd's")
+        allowed = f"0 with optimizer = {moves.optimizer}: only sgd has momentum"
+        raise SettingError("strategy.momentum", moves.momentum, allowed)
     fastest = moves.lr * max(1.0, moves.lr_final)
     if fastest * moves.weight_decay > 1:
-        allowed = f"at most {1 / fastest:.6g}, 1 over the largest lr: their product is the share of a gene that is lost"
+        allowed = f"at most {1 / fastest:.6g}, 1 over the largest lr: their product is the share of a gene that decays"
         raise SettingError("strategy.weight_decay", moves.weight_decay, allowed)
     if moves.uplink == "sign" and moves.shape != "ranks":
         raise SettingError("strategy.shape", moves.shape, "ranks with uplink = sign: its weights are the votes")
@@ -124,7 +127,7 @@ class _ES:
         return {"population": torch.cat([self.genes + offsets, self.genes - offsets])}
 
     def decide(self, scores: Tensor) -> Tensors:
-        if self._shape == "votes":  # of a pair, the second's are the first's, negative
+        if self._shape == "votes":  # the second of a pair has the first's vote, negated
             return {"votes": scores[: self.population // 2]}
         return {"losses": scores} if self._shape == "raw" else {"ranks": shaping.small_ranks(scores)}
 
@@ -146,10 +149,10 @@ class _ES:
     def _weights(
         self, ranks: Tensor | None = None, votes: Tensor | None = None, losses: Tensor | None = None
     ) -> Tensor:
-        """Return the candidates' weights, float64 `[P]`; one of the three was decided."""
+        """Return the candidates' weights, float64 `[P]`, from the one of the three that the server decided."""
         if ranks is not None:
             return shaping.centred_ranks(ranks) if self._shape == "ranks" else shaping.utilities(ranks)
-        if votes is not None:  # half to each of a pair, as far apart as the best and the worst rank
+        if votes is not None:  # half for each of a pair: as far apart as the best and the worst rank
             return torch.cat([-votes, votes]) / 2
         assert losses is not None
         return -torch.where(torch.isfinite(losses), losses, losses[torch.isfinite(losses)].max())

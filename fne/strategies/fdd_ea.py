@@ -1,34 +1,35 @@
-"""FDD-EA: nodes keep what they measure and send small networks; the server averages them and says what is next.
+"""FDD-EA: nodes keep their measurements and send small networks; the server averages them and chooses the next query.
 
 Jinjin Xu, Yaochu Jin, Wenli Du, Sai Gu, "A federated data-driven evolutionary algorithm",
 Knowledge-Based Systems 233, 2021.
 
 Deviations and readings
 - The width of a basis function is "selected according to the maximum distance between the centres". With one such
-  width for all, and the factor 2 of eq. (6), features are so large together that the descent at eta = 0.12 diverges
-  (eta times the squared features exceeds 2). `reading = workable`: the distance to the nearest other centre, without
-  the factor 2. `reading = literal` is the text's, and ends with an error that says so.
-- "Synchronise w_k <- w": only weights and bias are taken over; centres and widths are found anew by k-means on all that
-  a node has measured, every time, and put in order of their norm (11), so that weight j meets the j-th centre. With
-  `literal` all of w is taken over.
+  width for all functions, and the factor 2 of eq. (6), the features together are so large that the descent at eta =
+  0.12 diverges (eta times the squared features exceeds 2). `reading = workable` takes the distance to the nearest other
+  centre, without the factor 2. `reading = literal` follows the text, and ends with an error that says so.
+- "Synchronise w_k <- w": nodes take over only weights and bias. Each time, k-means on all of a node's measurements
+  yields new centres and widths, which are sorted by their norm (11), so that weight j meets the j-th centre. With
+  `literal` nodes take over all of w.
 - Samples are visited in ascending order of their values, at a constant rate. Such an epoch is one affine map.
-- The set S of step t measures x_p, trains, and is the one whose networks the next x_p comes from. At step 0 all nodes
-  measure the start.
+- The set S of step t measures x_p and trains, and its networks determine the next x_p. At step 0 all nodes measure the
+  start.
 - (14) is weighted with p_k like (12); nodes with the same number of samples make it a plain mean. (16) divides K + 1
   deviations by K, as printed.
-- The paper's lambda of 0.1 is of 100 nodes. Of 10 nodes it would leave one participant, whose network is the average,
-  so that the standard deviation in (13) is 0 and the acquisition has no exploration left. `participation` is by default
-  a tenth of the nodes, but at least three of them.
-- Everything happens in the cube [-1, 1]^d that the bounds are mapped to. Norms (11) and widths scale along, so for
-  bounds that are symmetric about 0, as the paper's are, it is the same method; for others the origin is their middle.
+- The paper's lambda of 0.1 is for 100 nodes. With 10 nodes it would leave one participant, whose network is the
+  average, so that the standard deviation in (13) is 0 and the acquisition has no exploration left. By default,
+  `participation` is a tenth of the nodes, but at least three nodes.
+- The method works in the cube [-1, 1]^d, to which the bounds are mapped. Norms (11) and widths scale along. So the
+  method is the same for bounds that are symmetric about 0, as in the paper; for other bounds the origin is their
+  middle.
 - `queries = distinct` ("lambda N for distinct x_p") is not described: each participant's point minimises the
   acquisition with a mu of its own, exponentially distributed about `mu` (Hutter, Hoos, Leyton-Brown, "Parallel
   algorithm configuration", 2012), since the same acquisition would give the same point.
-- The paper does not say how anybody learns of the best point, since values stay with the nodes; its tables take the
-  best value that any node has measured during the run. With noise or unlike nodes that is the luckiest value. Here the
-  run ends with finals (`fne.search.finals`): owners propose their best points, all nodes measure the shortlist, at most
-  `finalists` further evaluations, and the least mean decides. `finals = literal` ends as the tables do: each node tells
-  its best point and value, and the least value is the answer.
+- The paper does not say how the best point becomes known, since values stay with the nodes; its tables take the best
+  value that any node has measured during the run. With noise or unlike nodes this is the luckiest value. Here the run
+  ends with finals (`fne.search.finals`): owners propose their best points, all nodes measure the shortlist, with at
+  most `finalists` further evaluations, and the least mean decides. `finals = literal` ends as the tables do: each node
+  reports its best point and value, and the least value is the answer.
 """
 
 from __future__ import annotations
@@ -71,28 +72,32 @@ class FddEa:
         *,
         seed: int,
         rounds: Annotated[
-            int | None, Key("queries; null: as many as 6 d evaluations allow", unit="rounds", ge=1)
+            int | None, Key("number of queries; null: as many as 6 d evaluations allow", unit="rounds", ge=1)
         ] = None,
         begin: SurrogateStart,
         acquisition: Annotated[
-            Literal["f", "l", "g"], Key("F-LCB, L-LCB or G-LCB: mean of local and global models, local, or global")
+            Literal["f", "l", "g"],
+            Key("acquisition F-LCB, L-LCB or G-LCB: mean of local and global models, local, or global"),
         ] = "f",
         mu: Deviations = 2.0,
         queries: Annotated[
-            Literal["same", "distinct"], Key("one point for all participants, or one for each: so many evaluations")
+            Literal["same", "distinct"],
+            Key("one point for all participants, or one per participant, each an evaluation"),
         ] = "same",
-        centres: Annotated[int | None, Key("of a network; null: 2 d + 1; m", ge=1)] = None,
+        centres: Annotated[int | None, Key("number of a network's centres; null: 2 d + 1; m", ge=1)] = None,
         descent: NetworkDescent,
-        reading: Annotated[Reading, Key("of width and synchronisation: one that works, or the text's")] = "workable",
+        reading: Annotated[
+            Reading, Key("reading of width and synchronisation: one that works, or the text's")
+        ] = "workable",
         kmeans_starts: KmeansStarts = 3,
         max_training_samples: Annotated[
-            int | None, Key("a node trains on so many of its best; null: all", unit="samples", ge=1)
+            int | None, Key("number of its best samples that a node trains on; null: all", unit="samples", ge=1)
         ] = None,
         search: AcquisitionSearch,
-        release: Annotated[bool, Key("end with the nodes' best points; else with the last query")] = True,
+        release: Annotated[bool, Key("end with the nodes' best points; otherwise with the last query")] = True,
         finals: Annotated[
             Literal["mean", "literal"],
-            Key("all nodes measure the best points, and the mean decides; or the least of the nodes' own values does"),
+            Key("how the run ends: by the mean over all nodes, which measure the best points, or by nodes' own values"),
         ] = "mean",
         finalists: Finalists = 5,
         runs: Runs = 1,
@@ -121,17 +126,17 @@ class FddEa:
 
     @property
     def horizon(self) -> int:
-        """The start, the queries, and the finals or the release."""
+        """Number of steps: the start, the queries, and the finals or the release."""
         return 1 + self._queries + (STEPS if self._finals else self.releases)
 
     @property
     def done(self) -> bool:
-        """Whether the horizon is reached, or there are no finalists."""
+        """Whether the run has reached its horizon, or there are no finalists."""
         return self.step >= self.horizon or (self._finals is not None and self._finals.over)
 
     @property
     def tasks(self) -> Tasks:
-        """Node tasks that it asks for, see `fne.privacy.policy.Tasks`."""
+        """Node tasks of the requests, see `fne.privacy.policy.Tasks`."""
         last = self._queries + 1
         tasks: dict[str, Any] = {"surrogate": {**self._rounds.options, STEP: (0, self._queries)}}
         if self._finals:
@@ -163,17 +168,17 @@ class FddEa:
         return {"round": queried, "evaluations": evaluations, **figures}
 
     def result(self) -> Result:
-        """Return the best point of each run after the finals or the release, before that the one asked last."""
+        """Return the best point of each run after the finals or the release, and before them the last query."""
         return self._result
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything that goes on."""
+        """Return the complete state."""
         result = {"points": self._result.parameters, "values": self._result.values}
         finals = self._finals.state_dict() if self._finals else {}
         return {"step": self.step, "rounds": self._rounds.state_dict(), "result": result, "finals": finals}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what `state_dict` returned."""
+        """Restore a state that `state_dict` returned."""
         self.step = state["step"]
         self._rounds.load_state_dict(state["rounds"])
         self._result = Result("point", state["result"]["points"], values=state["result"]["values"])

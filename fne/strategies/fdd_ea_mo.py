@@ -1,16 +1,16 @@
-"""FDD-EA for several objectives, unprotected: what the secure form is compared with.
+"""FDD-EA for several objectives, unprotected: the baseline of the secure form.
 
 Jinjin Xu, Yaochu Jin, Wenli Du, "A federated data-driven evolutionary algorithm for expensive multi-/many-objective
 optimization", Complex & Intelligent Systems 7, 2021; compared with in Liu, Yan, Ligeti, Jin, "A secure federated
 data-driven evolutionary multi-objective optimization algorithm" (FDD-EA-DH), tables II and III, as "FDD-EA".
 
-With `infill = all` the chosen points go to everybody, and all nodes measure them, as in that method; its surrogates are
+With `infill = all` the chosen points go to all nodes, which measure them, as in that method; its surrogates are
 `surrogate = network`. Cubic interpolants of the same points and values are the same at all nodes, so that the standard
-deviation over the nodes is 0 and `weight` has no effect: `infill = all` with `surrogate = cubic` is a variant of our
-own, and a warning says so where all nodes measure alike.
+deviation over the nodes is 0 and `weight` has no effect: `infill = all` with `surrogate = cubic` is our own variant,
+and a warning says so where all nodes measure alike.
 
-`infill = aggregator`, the default, is FDD-EA-DH without its masks: the same requests, sums in the same fixed point, the
-same choices under the same seed; only the server could look at the sums. Deviations are those of `fdd_ea_dh`.
+`infill = aggregator`, the default, is FDD-EA-DH without its masks: requests, fixed-point sums and choices under the
+same seed are identical, but the server could look at the sums. The deviations are those of `fdd_ea_dh`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ def fdd_ea_mo(
     *,
     seed: int,
     front: FrontRounds,
-    arithmetic: Annotated[Ring, Key("of the sums: the fixed point of secure sums, or floating point")] = "fixed",
+    arithmetic: Annotated[
+        Ring, Key("arithmetic of the sums: the fixed point of secure sums, or floating point")
+    ] = "fixed",
     ending: FrontEnd,
     runs: Runs = 1,
 ) -> FrontSearch:

@@ -1,18 +1,18 @@
-"""FDD-EA, and then a second phase: a search over the mean values that the nodes measure.
+"""FDD-EA with a second phase: a search over the nodes' mean values.
 
-Ours. The paper says that FDD-EA "quickly gets stuck in a local optimum in the later search stage" (section IV-B); with
-the optimum away from the middle of the bounds it does not get near it at all. The first `share` of the rounds is FDD-EA
-as it is. Then each node tells its values of the points that the server has sent so far, and in every further round
-those that take part tell the value of the new point: as sums over nodes, of which the server takes means. It fits one
-cubic surrogate to the means and searches with DYCORS (see `fne.surrogates.dycors`).
+The method is our own. The FDD-EA paper says that FDD-EA "quickly gets stuck in a local optimum in the later search
+stage" (section IV-B); where the optimum is away from the middle of the bounds, FDD-EA does not come near it at all. The
+first `share` of the rounds is plain FDD-EA. Then each node reports its values at the points that the server has sent so
+far, and in every further round the participating nodes report the value of the new point. The server receives sums over
+nodes and takes means, fits one cubic surrogate to the means and searches with DYCORS (see `fne.surrogates.dycors`).
 
-The means are over the nodes that took part in a step, so that the least mean may be luck: of few nodes, of noise, of
-nodes that measure less than others. In the last step all nodes measure the `finalists` points with the least means, and
+The means are over the nodes that took part in a step, so the least mean may be luck: few nodes, noise, or nodes that
+measure lower values than others. In the last step all nodes measure the `finalists` points with the least means, and
 the least mean of these values decides (`fne.search.finals`). With `finals = literal` the least mean during the search
 decides.
 
-What this reveals that FDD-EA does not: the mean value at each point, over the nodes that measured it. Where only one
-node has measured a point that is its value.
+Unlike FDD-EA, the method reveals the mean value at each point, over the nodes that measured it. Where only one node has
+measured a point, the mean is that node's value.
 """
 
 from __future__ import annotations
@@ -44,25 +44,25 @@ from fne.surrogates.dycors import Dycors
 
 @register("strategy", "fdd_ea_plus")
 class FddEaPlus:
-    """FDD-EA first, then a search over sums of values: does not need the optimum in the middle of the bounds."""
+    """FDD-EA, then a search over sums of values, which does not need the optimum in the middle of the bounds."""
 
     def __init__(
         self,
         task: SearchTask,
         *,
         seed: int,
-        rounds: Annotated[int | None, Key("queries; null: 6 d", unit="rounds", ge=2)] = None,
+        rounds: Annotated[int | None, Key("number of queries; null: 6 d", unit="rounds", ge=2)] = None,
         begin: SurrogateStart,
         share: Annotated[
-            float, Key("of the rounds that are FDD-EA; at least one round, and one is left", gt=0, lt=1)
+            float, Key("share of the rounds that are FDD-EA; each phase has at least one round", gt=0, lt=1)
         ] = 0.25,
-        acquisition: Annotated[Literal["f", "l", "g"], Key("of FDD-EA, as there")] = "f",
+        acquisition: Annotated[Literal["f", "l", "g"], Key("acquisition of the FDD-EA phase, as in fdd_ea")] = "f",
         mu: Deviations = 2.0,
         descent: NetworkDescent,
         search: AcquisitionSearch,
         finals: Annotated[
             Literal["mean", "literal"],
-            Key("all nodes measure the best points at the end, and the mean decides; or the means so far do"),
+            Key("how the run ends: by the mean over all nodes, which measure the best points, or by the means so far"),
         ] = "mean",
         finalists: Finalists = 5,
         runs: Runs = 1,
@@ -92,16 +92,16 @@ class FddEaPlus:
         self._last = 1 + queries
         self._result: Result | None = None
         self.horizon = self._last + 1 + (self._finals is not None)
-        """The start, the queries, between the phases the values so far, and at the end the finals."""
+        """Number of steps: the start, the queries, the values so far between the phases, and the finals."""
 
     @property
     def done(self) -> bool:
-        """Whether the horizon is reached."""
+        """Whether the run has reached its horizon."""
         return self.step >= self.horizon
 
     @property
     def tasks(self) -> Tasks:
-        """Node tasks that it asks for, see `fne.privacy.policy.Tasks`."""
+        """Node tasks of the requests, see `fne.privacy.policy.Tasks`."""
         return {
             "surrogate": {**self._rounds.options, STEP: (0, self._first)},
             "measure": {"arithmetic": "float", STEP: (self._first + 1, self.horizon)},
@@ -148,13 +148,13 @@ class FddEaPlus:
         return {"round": queried, "evaluations": self._start.shape[1] + queried + measured, **figures}
 
     def result(self) -> Result:
-        """Return the best point of each run, by the means so far before the finals; at first the point asked last."""
+        """Return each run's best point: by the finals, before them by the means so far, and at first the last query."""
         if self._result is not None:
             return self._result
         return self._known.best if self._known.values.shape[1] else self._rounds.last
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything that goes on."""
+        """Return the complete state."""
         return {
             "step": self.step, "rounds": self._rounds.state_dict(), "known": self._known.state_dict(),
             "search": self._search.state_dict(), "finals": self._finals.state_dict() if self._finals else {},
@@ -162,7 +162,7 @@ class FddEaPlus:
         }  # fmt: skip
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what `state_dict` returned."""
+        """Restore a state that `state_dict` returned."""
         self.step, self._asked = state["step"], None
         self._rounds.load_state_dict(state["rounds"])
         self._known.load_state_dict(state["known"])

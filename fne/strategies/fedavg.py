@@ -4,8 +4,8 @@ H. B. McMahan, E. Moore, D. Ramage, S. Hampson, B. Agüera y Arcas, "Communicati
 networks from decentralized data", AISTATS 2017, algorithm 1.
 
 Deviations
-- Nodes send deltas instead of weights: the same mean, and what secure sums and noise need later.
-- Buffers: floats are averaged by samples, integers keep their type.
+- Nodes send deltas instead of weights: the mean is the same, and secure sums and noise need deltas.
+- Float buffers are averaged by samples; integer buffers keep their type.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""FedProx: FedAvg whose local objective holds the model near the global one.
+"""FedProx: FedAvg with a proximal term, which keeps local models near the global one.
 
 T. Li, A. K. Sahu, M. Zaheer, M. Sanjabi, A. Talwalkar, V. Smith, "Federated optimization in heterogeneous networks",
 MLSys 2020, algorithm 2.

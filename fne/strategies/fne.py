@@ -1,27 +1,29 @@
-"""FNE: a genetic algorithm on the server, fitness on a few nodes a generation, no gradients anywhere.
+"""FNE: a genetic algorithm on the server, with fitness from a few nodes per generation, without gradients.
 
 G. Szegedi, P. Kiss, T. Horváth, "Evolutionary federated learning on EEG-data" (Federated Neuroevolution), ITAT 2019.
 
 Deviations
-- Eq. (5) prints 1 / MSE, Table 1 holds values of the MSE itself: the quantity maximised is -MSE (minimised inside
-  without the sign). `loss=nmse` sums over the outputs as printed, `mse` averages over them as Table 1 seems to.
-- The fitness of a generation is the mean over the samples that its nodes evaluate: nodes send sums and counts. That is
-  eq. 1 over these nodes where they take all their samples. With `samples_per_node` nodes take equally many, so they
-  weigh alike.
+- Eq. (5) prints 1 / MSE, while Table 1 holds values of the MSE itself: the maximised quantity is -MSE (the code
+  minimises it without the sign). `loss=nmse` sums over the outputs as printed, `mse` averages over them as Table 1
+  seems to do.
+- The fitness of a generation is the mean over the samples that its nodes evaluate: nodes send sums and counts. The mean
+  is eq. 1 over these nodes where they take all their samples. With `samples_per_node` nodes take equally many samples,
+  so they have equal weights.
 - The multiplier's step, bound and window, the number of parents and the mutation's chance and rate are not given:
   `growth` 1.1, `multiplier_max` 5, `stagnation_window` 5, `parents` 10, chance 0.1 and rate 20 % are ours.
-- Ordering "the nodes" for the moving window is by name; the window wraps around.
-- Elites, where asked for, are evaluated again on each generation's nodes: a value from other nodes is no comparison.
-- The multiplier and `elites` get in each other's way: an elite that wins twice repeats its accuracy exactly, which
-  counts as a match; at the bound no child survives, so it wins again, for good. `at_max=restart` breaks the circle.
-- The method's text has the whole genetic algorithm on the server. Here the server alone selects, pairs and seeds; with
-  `wire=lineage` nodes repeat crossover and mutation, which are a function of the parents and an address: the same bits.
-- A child's seed is its address (run seed, generation, child): it need not be sent, and no two children share one.
+- The moving window orders "the nodes" by name and wraps around.
+- Elites, if any, are evaluated again on each generation's nodes: a value from other nodes is not comparable.
+- The multiplier and `elites` interfere: an elite that wins twice repeats its accuracy exactly, which counts as a match;
+  at the bound no child survives, so the elite wins again, for good. `at_max=restart` breaks the circle.
+- In the method's text the whole genetic algorithm runs on the server. Here only the server selects, pairs and seeds;
+  with `wire=lineage` nodes repeat crossover and mutation, which are a function of the parents and an address, with the
+  same bits.
+- A child's seed is its address (run seed, generation, child): it need not be sent, and no two children share a seed.
 - Random numbers are made of integers: a mutation's factor or offset has 24 bits where all genes mutate (at a chance of
-  0.1 there are 1.7 million different ones); normal noise is the 61-valued one of `fne.evolution.philox`. A layer's
-  initial standard deviation, the unit of `additive`, has 8 bits: the last ones differ between processors.
-- Batch normalisation has no running statistics without gradients: the task says where they come from
-  (`evaluation.batch_norm`), the same for all individuals of a generation.
+  0.1 there are 1.7 million different values); normal noise has the 61 values of `fne.evolution.philox`. A layer's
+  initial standard deviation, the unit of `additive`, has 8 bits, since its last bits differ between processors.
+- Batch normalisation has no running statistics without gradients: `evaluation.batch_norm` sets their source, the same
+  for all individuals of a generation.
 - Beyond the paper, off by default: `elites`, `at_max=restart`, `mutation=mixed|lognormal`,
   `selection=tournament|truncation`, `stagnation=no_improvement`, `deal`, `samples_per_node`.
 """
@@ -52,24 +54,24 @@ from fne.privacy.policy import Tasks
 
 @dataclass(frozen=True, kw_only=True)
 class Stagnation:
-    """When the multiplier on mutation grows, by how much, and how far."""
+    """When the multiplier on mutation grows, and its factor and bound."""
 
     stagnation: Annotated[
         Literal["match_last_n", "no_improvement", "off"],
-        Key("when the multiplier grows: validation accuracy equals one of the last n, or has no new best"),
+        Key("when the multiplier grows: if validation accuracy equals one of the last n, or has no new best"),
     ] = "match_last_n"
     stagnation_window: Annotated[int, Key("n of stagnation", unit="generations", ge=1)] = 5
     growth: Annotated[float, Key("factor on the multiplier at each stagnant generation", ge=1)] = 1.1
     multiplier_max: Annotated[float, Key("upper bound of the multiplier", ge=1)] = 5.0
     at_max: Annotated[
         Literal["hold", "restart"],
-        Key("what the multiplier does beyond its bound: stay there, or begin at 1 again"),
+        Key("behaviour of the multiplier beyond its bound: stay there, or restart at 1"),
     ] = "hold"
 
 
 @register("strategy", "fne", lineage=True)
 class FNE:
-    """Federated neuroevolution: the server selects, crosses and mutates models, nodes answer with their fitness."""
+    """Federated neuroevolution: the server selects, crosses and mutates models; nodes answer with their fitness."""
 
     decision: Tensors | None
 
@@ -78,16 +80,16 @@ class FNE:
         task: LearningTask,
         *,
         seed: int,
-        population: Annotated[int, Key("individuals a generation", unit="models", ge=2)] = 40,
+        population: Annotated[int, Key("individuals per generation", unit="models", ge=2)] = 40,
         rounds: Generations = 500,
         loss: Annotated[
             Loss, Key("fitness: nmse sums the squared error over the outputs (eq. 5), mse averages it")
         ] = "nmse",
         nodes: NodeSelection,
         deal: Annotated[
-            bool, Key("deal disjoint slices of the population to disjoint groups of all nodes: no node idles")
+            bool, Key("deal disjoint slices of the population to disjoint groups of nodes, so that no node idles")
         ] = False,
-        deal_groups: Annotated[int, Key("groups of nodes for deal", unit="groups", ge=2)] = 2,
+        deal_groups: Annotated[int, Key("number of node groups for deal", unit="groups", ge=2)] = 2,
         breeding: Breeding,
         stagnation: Stagnation,
         patience: Annotated[
@@ -95,7 +97,7 @@ class FNE:
         ] = 0,
         returns: Annotated[
             Literal["best", "last"],
-            Key("model of the run: best on validation of all generations' fittest (early stopping), or the last"),
+            Key("model of the run: the best on validation of all generations' fittest (early stopping), or the last"),
         ] = "best",
     ) -> None:
         check_loss(loss, classification=task.classification)
@@ -127,13 +129,13 @@ class FNE:
 
     @property
     def done(self) -> bool:
-        """Whether the horizon is reached, or patience has run out."""
+        """Whether the run has reached its horizon, or patience has run out."""
         out_of_patience = self._patience and self.step - self._validation.best_step >= self._patience
         return self.step >= self.horizon or bool(out_of_patience)
 
     @property
     def tasks(self) -> Tasks:
-        """Node tasks that it asks for, see `fne.privacy.policy.Tasks`."""
+        """Node tasks of the requests, see `fne.privacy.policy.Tasks`."""
         return {"fitness": self._options}
 
     def ask(self, nodes: Sequence[str]) -> Request:
@@ -180,7 +182,7 @@ class FNE:
         return {**metrics, **population.advance(step, self.decision)}
 
     def _collect(self, round_: Round) -> Tensor:
-        """Return the mean loss over samples, float64 `[P]`; an individual that nobody evaluated gets +inf."""
+        """Return the mean loss over samples, float64 `[P]`; an individual that no node evaluated gets +inf."""
         width = len(self.lineage) // self._groups
 
         def rows(node: str) -> slice:
@@ -192,15 +194,15 @@ class FNE:
         return fitness
 
     def _dealt(self, nodes: Sequence[str]) -> dict[str, int]:
-        """Return node -> group: every node in one, shuffled anew each generation."""
-        if len(nodes) < self._groups and self.step == 0:  # later some may be away: a group without a node is lost
+        """Return node -> group, with every node in one group, reshuffled each generation."""
+        if len(nodes) < self._groups and self.step == 0:  # later nodes may be away: a group without a node is lost
             raise SettingError("strategy.deal_groups", self._groups, f"at most the number of nodes, {len(nodes)}")
         shuffled = torch.randperm(len(nodes), generator=generator(self.seed, "deal", self.step)).tolist()
         self._group_of = {nodes[n]: place % self._groups for place, n in enumerate(shuffled)}
         return {node: self._group_of[node] for node in nodes}
 
     def champion(self) -> Result:
-        """Return the fittest model of the generation told last."""
+        """Return the fittest model after the last `tell`."""
         return Result("model", self._fittest, self._buffers)
 
     def result(self) -> Result:
@@ -208,7 +210,7 @@ class FNE:
         return self._validation.best() if self._returns == "best" else self.champion()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything that goes on: population, multiplier, best model, counters."""
+        """Return the complete state: population, multiplier, best model, counters."""
         return {
             "step": self.step, "evaluations": self._evaluations, "lineage": self.lineage.state_dict(),
             "decision": self.decision, "stagnation": self._stagnation.state_dict(), "fittest": self._fittest,
@@ -216,7 +218,7 @@ class FNE:
         }  # fmt: skip
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what `state_dict` returned."""
+        """Restore a state that `state_dict` returned."""
         self.step, self._evaluations = state["step"], state["evaluations"]
         self.lineage.load_state_dict(state["lineage"])
         self.decision = state["decision"]
@@ -236,7 +238,7 @@ class _Stagnation:
         self.multiplier = 1.0
 
     def __call__(self, score: float) -> float:
-        """Take in a generation's validation score and return the multiplier for the next one."""
+        """Update by a generation's validation score, and return the multiplier for the next generation."""
         settings = self._settings
         if settings.stagnation == "match_last_n":
             stuck = score in self._scores

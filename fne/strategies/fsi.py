@@ -1,4 +1,4 @@
-"""FSI: particles move towards the best of them, and at random; a move that does not lower the loss is taken back.
+"""FSI: particles move towards the best particle and at random; a move that does not lower the loss is undone.
 
 Deyi Zeng, "Self-adaptive federated swarm intelligence", report.
 
@@ -7,14 +7,14 @@ Deviations and readings
   that did not move are known. So `rounds` is one more than the paper's epochs.
 - "MSE_old changes" is read as "any particle moved" (pseudo-code, where MSE_old is a list of all particles) or as "the
   best loss changed" (text of section 7, of gbest): `changes`.
-- "for several steps" is `patience`, counted anew after each halving; the number is not given. Nor are the first
-  positions, U(-spread, spread) here, and the first alpha.
+- "for several steps" is `patience`, counted anew after each halving; the paper gives no number. It gives neither the
+  first positions, U(-spread, spread) here, nor the first alpha.
 - Weights of nodes are n_j / n; the pseudo-code's l_j / J does not sum to 1. BCE is the mean over samples, not their
-  sum, which changes no comparison; from logits, so it stays finite.
-- Both random numbers of a gene come from the two halves of one word: 65,536 even steps, ends included.
-- alpha stays within [1e-30, `alpha_max`], velocities within +-1e30: beyond the range of numbers nothing comes back.
+  sum, which changes no comparison; it is computed from logits, so it stays finite.
+- The two random numbers of a gene come from the two halves of one word: 65,536 even steps, ends included.
+- alpha stays within [1e-30, `alpha_max`], velocities within +-1e30: values that overflow never recover.
 - The ten one-vs-all models are one population of models with ten outputs, see `fne.evolution.swarm`.
-- Beyond the paper: several swarms and several settings side by side; particles that begin as initialised models.
+- Beyond the paper: several swarms and several settings side by side; particles that start as initialised models.
 """
 
 from __future__ import annotations
@@ -43,28 +43,28 @@ _HALF = 2**16 - 1
 
 @dataclass(frozen=True, kw_only=True)
 class Moves:
-    """Eq. (4), and how its step size adapts."""
+    """Coefficients of eq. (4), and the adaptation of its step size."""
 
     w1: Annotated[
         float | tuple[Annotated[float, Key("", ge=0, le=1)], ...],
-        Key("weight of the last velocity; several: of a swarm each", ge=0, le=1),
+        Key("weight of the last velocity; several values: one per swarm", ge=0, le=1),
     ] = 0.0
     w2: Annotated[
         float | tuple[Annotated[float, Key("", ge=0, le=1)], ...],
-        Key("weight of the way to the best; what w1 and w2 leave of 1 is that of the random move", ge=0, le=1),
+        Key("weight of the way to the best; the random move has the weight 1 - w1 - w2", ge=0, le=1),
     ] = 0.3
     alpha: Annotated[
         float | tuple[Annotated[float, Key("", ge=0)], ...],
-        Key("factor on every move, in the first epoch or, if not adaptive, in all", ge=0),
+        Key("factor on every move, in the first epoch or, if not adaptive, in all epochs", ge=0),
     ] = 1.0
     adaptive: Annotated[
-        bool, Key("alpha doubles when losses change, and halves when they do not; else patience and changes do nothing")
+        bool, Key("double alpha when losses change, and halve it when they do not; false ignores patience and changes")
     ] = True
     changes: Annotated[
-        Literal["any", "best"], Key("what must change: the loss of any particle, or that of the best")
+        Literal["any", "best"], Key("loss that must change: that of any particle, or that of the best")
     ] = "any"
     patience: Annotated[int, Key("epochs without a change after which alpha halves", unit="epochs", ge=1)] = 5
-    alpha_max: Annotated[float, Key("alpha doubles no further", gt=0, le=1e6)] = 1e6
+    alpha_max: Annotated[float, Key("upper bound of alpha", gt=0, le=1e6)] = 1e6
 
 
 @register("strategy", "fsi", lineage=True)
@@ -76,15 +76,16 @@ def fsi(
     broadcasts: Broadcasts,
     moves: Moves,
     start: Annotated[
-        Literal["uniform", "model"], Key("where particles begin: each gene in [-spread, spread], or initialised models")
+        Literal["uniform", "model"],
+        Key("first positions: each gene uniform in [-spread, spread], or initialised models"),
     ] = "uniform",
-    spread: Annotated[float, Key("of start = uniform; start = model takes no notice of it", gt=0, le=1e6)] = 1.0,
+    spread: Annotated[float, Key("spread of start = uniform; start = model ignores it", gt=0, le=1e6)] = 1.0,
     swarms: Annotated[
-        int, Key("independent ones of each setting; the best of all is the result", unit="swarms", ge=1)
+        int, Key("number of independent swarms per setting; the best one is the result", unit="swarms", ge=1)
     ] = 1,
     evaluation: SwarmEvaluation,
 ) -> Swarming:
-    """Federated swarm intelligence: particles move to the best and at random, with a step size that adapts."""
+    """Federated swarm intelligence: particles move towards the best one and at random, with an adaptive step size."""
     cells = _settings(moves).repeat_interleave(swarms, dim=0)
     owner = owners_for(task, broadcasts.loss, apart=evaluation.one_vs_all)
     count = len(cells) * population
@@ -104,7 +105,7 @@ def _settings(moves: Moves) -> Tensor:
     """Return w1, w2 and alpha of each setting, float64 `[n, 3]`; single numbers serve all settings.
 
     Raises:
-        SettingError: lists that are empty or of different lengths, or values that do not go together.
+        SettingError: lists that are empty or of different lengths, or inconsistent values.
     """
     columns = {
         key: list(value) if isinstance(value, tuple | list) else [value]
@@ -113,9 +114,9 @@ def _settings(moves: Moves) -> Tensor:
     count = max(map(len, columns.values()))
     for key, values in columns.items():
         if not values:
-            raise SettingError(f"strategy.{key}", values, "a number, or a list of one at least")
+            raise SettingError(f"strategy.{key}", values, "a number, or a list of at least one number")
         if len(values) not in (1, count):
-            raise SettingError(f"strategy.{key}", values, f"one number, or {count} as of the others")
+            raise SettingError(f"strategy.{key}", values, f"one number, or {count} like the others")
     table = torch.tensor([values * (count // len(values)) for values in columns.values()], dtype=torch.float64).t()
     for first, second, scale in table.tolist():
         if first + second > 1 + 1e-9:
@@ -126,7 +127,7 @@ def _settings(moves: Moves) -> Tensor:
 
 
 class _Paper:
-    """Eq. (4) and the adaptive alpha of algorithm 1; a `fne.evolution.swarm.Rule`."""
+    """Rule of eq. (4) with the adaptive alpha of algorithm 1; a `fne.evolution.swarm.Rule`."""
 
     def __init__(self, seed: int, positions: Tensor, owner: Tensor, cells: Tensor, settings: Moves) -> None:
         first, second, alpha = cells.unbind(dim=1)
@@ -160,7 +161,7 @@ class _Paper:
     def learn(self, better: Tensor, best: Tensor, told: Tensors) -> Metrics:
         self._velocities = self._next
         if self._settings.adaptive:
-            # that the best is another one, or has another loss, means that it moved
+            # the best particle changes, or its loss changes, only if it moved
             moved = better if self._settings.changes == "any" else better.gather(1, best.unsqueeze(1))
             changed = moved.any(dim=1)
             self._still = torch.where(changed, 0, self._still + 1)

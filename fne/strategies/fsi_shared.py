@@ -1,25 +1,25 @@
-"""A swarm that shares what all its moves have shown: beyond the FSI paper, in its form and over the same answers.
+"""Particle swarm with a shared search direction, learnt from all moves: an extension of FSI over the same answers.
 
-As in `fsi`, particles move towards the best of them and at random, a move that does not lower the loss is taken back,
-and losses that are known are not asked for again. What differs, and why:
+As in `fsi`, particles move towards the best particle and at random, a move that does not lower the loss is undone, and
+known losses are not requested again. The differences, and their reasons:
 
-- Every move tells something, also one that is taken back: the server ranks a step's moves by how much they lowered
-  their particle's loss, and the random parts, weighted by rank (the utilities of SNES), point downhill. Their decaying
-  sum, in which the random parts of moves that showed nothing cancel out, joins the next moves. It is normalised so that
+- Every move is informative, even if it is undone: the server ranks a step's moves by how much they lowered their
+  particle's loss, and the random parts, weighted by rank (the utilities of SNES), point downhill. Their decaying sum,
+  in which the random parts of uninformative moves cancel out, joins the next moves. The sum is normalised so that
   without any signal it is as long as a random part.
-- Each gene has a width of its own, which grows where large random parts rank well and shrinks where small ones do (the
-  natural gradient of SNES): so features may be of different scales. It learns slower than in SNES, since here the step
-  size is not left to it, and what ranks tell by chance adds up. The update is that for normal numbers: what SNES
-  corrects for the noise's fourth moment is part of the chosen share `widths` here.
-- Each particle has a step size of its own, which grows with a success and shrinks with a failure so that it stays where
-  one move in five succeeds (I. Rechenberg, "Evolutionsstrategie", 1973). One alpha for all that doubles when any of
-  twenty particles moves settles where one in a hundred does.
-- Steps are in units of each layer's initial standard deviation, and particles begin as initialised models: so networks
+- Each gene has its own width, which grows where large random parts rank well and shrinks where small ones do (the
+  natural gradient of SNES), so features may have different scales. Widths learn more slowly than in SNES, since here
+  they do not control the step size, and chance in the ranks adds up. The update is the one for normal numbers: SNES's
+  correction for the noise's fourth moment is part of the chosen share `widths` here.
+- Each particle has its own step size, which grows with a success and shrinks with a failure, so that it is steady where
+  one move in five succeeds (I. Rechenberg, "Evolutionsstrategie", 1973). A common alpha that doubles when any of twenty
+  particles moves settles where one move in a hundred succeeds.
+- Steps are in units of each layer's initial standard deviation, and particles start as initialised models, so networks
   need no other settings than a linear model.
-- `penalty` on the squares of the genes, which the server adds by itself: a swarm that fits this fast can fit too well.
+- The server adds a `penalty` on the squared genes to each loss, since a swarm that fits this fast can overfit.
 
-Direction and widths are those of a population as in evolution strategies (`snes`); here they move particles that keep
-their places and losses of their own.
+Direction and widths belong to the whole population, as in evolution strategies (`snes`); here they move particles that
+keep their own positions and losses.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from fne.learning.swarming import Swarming, owners_for
 from fne.learning.task import LearningTask
 
 BOUNDS = (1e-30, 1e6)
-"""Bounds of a step size and of a width: beyond them nothing comes back."""
+"""Bounds of a step size and of a width: values beyond them never recover."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,14 +55,14 @@ class Moves:
     sigma: Annotated[float, Key("first step size", unit="standard deviations of the layer's initial values", gt=0)] = (
         1.0
     )
-    attraction: Annotated[float, Key("largest part of the way to the best that a move takes", ge=0, le=1)] = 0.3
-    direction: Annotated[float, Key("weight of the shared direction in a move; that of the random part is 1", ge=0)] = (
+    attraction: Annotated[float, Key("largest share of the way to the best in a move", ge=0, le=1)] = 0.3
+    direction: Annotated[float, Key("weight of the shared direction in a move; the random part has weight 1", ge=0)] = (
         1.0
     )
     memory: Annotated[float, Key("share of the direction that stays from step to step", ge=0, lt=1)] = 0.7
     growth: Annotated[float, Key("factor on a particle's step size where its move succeeds", gt=1)] = 1.5
     widths: Annotated[
-        float, Key("learning rate of the genes' own widths, as a share of that of snes; 0: all stay 1", ge=0, le=1)
+        float, Key("learning rate of the genes' widths, as a share of that of snes; 0: all stay 1", ge=0, le=1)
     ] = 0.2
 
 
@@ -75,11 +75,11 @@ def fsi_shared(
     broadcasts: Broadcasts,
     moves: Moves,
     penalty: Annotated[
-        float, Key("what the server adds to a loss: half of this times the sum of a model's squared genes", ge=0)
+        float, Key("factor on half the sum of a model's squared genes, which the server adds to its loss", ge=0)
     ] = 0.0,
     evaluation: SwarmEvaluation,
 ) -> Swarming:
-    """Swarm of the FSI paper with a step size for each particle and a direction learnt from all their moves."""
+    """Swarm of the FSI paper with a step size for each particle and a direction learnt from all moves."""
     modules = (task.new_model(derive_seed(seed, "individual", i)) for i in range(population))
     positions = torch.stack([task.layout.flatten(module) for module in modules]).unsqueeze(0)
     owner = owners_for(task, broadcasts.loss, apart=evaluation.one_vs_all)
@@ -91,7 +91,7 @@ def fsi_shared(
 
 
 class _Shared:
-    """A `fne.evolution.swarm.Rule`."""
+    """Rule with a shared direction, widths and step sizes; a `fne.evolution.swarm.Rule`."""
 
     def __init__(self, seed: int, layout: Layout, positions: Tensor, owner: Tensor, settings: Moves) -> None:
         swarms, particles, genes = positions.shape

@@ -1,4 +1,4 @@
-"""A Gaussian process and its lower confidence bound: Bayesian optimisation as most people know it.
+"""Bayesian optimisation in its common form: a Gaussian process and its lower confidence bound.
 
 Cox, John, "SDO: a statistical method for global optimization", 1997; scikit-learn's `GaussianProcessRegressor`.
 """
@@ -30,27 +30,27 @@ def gp_lcb(
     seed: int,
     budget: PooledSearch,
     mu: Deviations = 2.0,
-    refit_every: Annotated[
-        int, Key("length scales are fitted anew every so many evaluations", unit="evaluations", ge=1)
-    ] = 10,
+    refit_every: Annotated[int, Key("evaluations between fits of the length scales", unit="evaluations", ge=1)] = 10,
     search: GaussianSearch,
-    runs: Annotated[int, Key("one after another, of seeds seed, seed + 1, …", unit="runs", ge=1, le=1000)] = 1,
+    runs: Annotated[
+        int, Key("number of runs in sequence, with seeds seed, seed + 1, …", unit="runs", ge=1, le=1000)
+    ] = 1,
 ) -> ValueSearch:
-    """Baseline on pooled data: a Gaussian process (Matern 5/2, a length scale a variable) and its LCB."""
+    """Baseline on pooled data: a Gaussian process (Matern 5/2, a length scale per variable) and its LCB."""
     initial, queries = budget.points(len(task.space))
     rule = _Process(seed, mu, refit_every, search)
     return ValueSearch(task, seed=seed, runs=runs, initial=initial, queries=queries, propose=rule.propose, memory=rule)
 
 
 class _Process:
-    """A process for each run; the hyper-parameters of its kernel are all that it remembers."""
+    """Gaussian process of each run; its only state is the hyper-parameters of its kernel."""
 
     def __init__(self, seed: int, mu: float, refit_every: int, search: GaussianSearch) -> None:
         self._seed, self._mu, self._every, self._settings = seed, mu, refit_every, search
         self._theta: dict[int, Any] = {}
 
     def propose(self, step: int, known: Archive) -> Tensor:
-        """Return the point of least bound, `[B, 1, d]`."""
+        """Return the point with the least bound, `[B, 1, d]`."""
         points = [self._one(run, step, x, y) for run, (x, y) in enumerate(zip(known.points, known.values, strict=True))]
         return torch.stack(points).unsqueeze(1)
 
@@ -78,18 +78,18 @@ class _Process:
         if theta is not None:
             kernel = kernel.clone_with_theta(np.asarray(theta))
         process = GaussianProcessRegressor(kernel, normalize_y=True, optimizer="fmin_l_bfgs_b" if fresh else None)
-        with ignored(ConvergenceWarning):  # at a bound, or not converged: the best found is taken
+        with ignored(ConvergenceWarning):  # at a bound or not converged, the best fit so far is used
             process.fit(x, y)
         self._theta[run] = process.kernel_.theta
         return process
 
     def learn(self, step: int, known: Archive, values: Tensor) -> None:
-        """Remember nothing of single values: all is in what is known."""
+        """Do nothing: the archive holds all values."""
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the kernels' parameters."""
         return {f"theta.{run}": torch.from_numpy(np.asarray(theta)) for run, theta in self._theta.items()}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Take over what `state_dict` returned."""
+        """Restore a state that `state_dict` returned."""
         self._theta = {int(name.removeprefix("theta.")): theta.numpy() for name, theta in state.items()}

@@ -1,4 +1,4 @@
-"""A Latin hypercube of all evaluations at once: what any search must beat."""
+"""Latin hypercube of all evaluations at once: the baseline that any search must beat."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ def latin_hypercube(
     task: SearchTask,
     *,
     seed: int,
-    initial: Annotated[int | None, Key("all evaluations; null: 11 d", unit="points", ge=1)] = None,
+    initial: Annotated[int | None, Key("number of evaluations; null: 11 d", unit="points", ge=1)] = None,
     runs: Runs = 1,
 ) -> ValueSearch:
-    """Baseline on pooled data: points of a Latin hypercube, and no search."""
+    """Baseline on pooled data: points of a Latin hypercube, without a search."""
     count = 11 * len(task.space) if initial is None else initial
     return ValueSearch(task, seed=seed, runs=runs, initial=count)

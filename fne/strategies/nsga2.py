@@ -1,7 +1,7 @@
-"""NSGA-II over the same individuals as FedMOEAC: what that is compared with.
+"""NSGA-II over the same individuals as FedMOEAC, as its baseline.
 
 K. Deb, A. Pratap, S. Agarwal, T. Meyarivan, "A fast and elitist multiobjective genetic algorithm: NSGA-II", IEEE
-Transactions on Evolutionary Computation 6(2), 2002; sorting and crowding are pymoo's. Variation, start, training and
+Transactions on Evolutionary Computation 6(2), 2002; pymoo does sorting and crowding. Variation, start, training and
 objectives are those of `fed_moeac`, with its deviations.
 """
 

@@ -1,7 +1,7 @@
-"""A real-coded genetic algorithm on the expensive objective itself: what surrogates must beat.
+"""Real-coded genetic algorithm on the expensive objective itself: the baseline that surrogates must beat.
 
 Deb, "An efficient constraint handling method for genetic algorithms", 2000: binary tournaments, simulated binary
-crossover, polynomial mutation; parents are the best of all that is known.
+crossover, polynomial mutation; parents are the best of all evaluated points.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ def rcga(
     *,
     seed: int,
     budget: PooledSearch,
-    population: Annotated[int, Key("parents, and children of a generation", unit="points", ge=2, multiple_of=2)] = 20,
+    population: Annotated[
+        int, Key("number of parents, and of children per generation", unit="points", ge=2, multiple_of=2)
+    ] = 20,
     crossover_eta: Annotated[float, Key("index of simulated binary crossover", ge=0)] = 15.0,
     mutation_eta: Annotated[float, Key("index of polynomial mutation", ge=0)] = 20.0,
     runs: Runs = 1,

@@ -10,14 +10,15 @@ Deviations
   the variance of `s^2`, which is 2 for a normal `s` and 1.698 for the noise (`philox.SQUARE_VARIANCE`). The change from
   1 is multiplied by the ratio of the two, so that the variances learn as fast as with normal samples; the result is 0
   where it would be negative. The path, a weighted sum of many samples, is close to normal as it is.
-- Candidates of equal fitness, those whose loss is not finite among them, share their weights. Both paths are then
-  normalised by the effective mass of the weights really used, which is larger than the paper's constant: by that alone
-  ties would shrink the step size. A generation of equal candidates only is skipped.
-- With `wire=lineage` nodes repeat the step from what the server decided, which alone ranks; the same bits at both ends.
-- The learning rate of the covariance, (D + 2) / 3 times that of CMA-ES, is bounded by 1, which it would pass with far
+- Candidates of equal fitness, including those with a non-finite loss, share their weights. Both paths are then
+  normalised by the effective mass of the actual weights, which is larger than the paper's constant: with that constant,
+  ties alone would shrink the step size. A generation with only equal candidates is skipped.
+- With `wire=lineage` nodes repeat the step from the server's decision; only the server ranks, and both ends have the
+  same bits.
+- The learning rate of the covariance, (D + 2) / 3 times that of CMA-ES, is bounded by 1, which it would exceed with far
   more candidates than genes.
-- Generations are evaluated on other nodes and samples each, so the fitness is noisy; more candidates than the paper's
-  formula (`population=0`) average it out.
+- Each generation is evaluated on other nodes and samples, so the fitness is noisy; more candidates than the paper's
+  formula gives (`population=0`) average the noise out.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def sep_cma(
 
 
 class _SepCMA:
-    """The centre, the step size, the diagonal of the covariance matrix, two evolution paths."""
+    """State of the method: centre, step size, diagonal of the covariance matrix, two evolution paths."""
 
     remedy = "strategy.sigma"
 
@@ -78,7 +79,9 @@ class _SepCMA:
         rank_one = 2 / (size + math.sqrt(2)) ** 2 / mass
         rank_mu = (1 - 1 / mass) * min(1.0, (2 * mass - 1) / ((size + 2) ** 2 + mass))
         self._rate_covariance = min(1.0, (size + 2) / 3 * (rank_one + rank_mu))
-        self._norm = math.sqrt(size) * (1 - 1 / (4 * size) + 1 / (21 * size**2))  # of a standard normal vector
+        self._norm = math.sqrt(size) * (
+            1 - 1 / (4 * size) + 1 / (21 * size**2)
+        )  # mean norm of a standard normal vector
         self._sigma = sigma
         self._variances = torch.ones(size, dtype=torch.float64)
         self._path_sigma = torch.zeros(size, dtype=torch.float64)
@@ -99,7 +102,7 @@ class _SepCMA:
         mass = _effective(weights)
         mean = shaping.weighted_sum(weights, noise) * UNIT
         squares = shaping.weighted_sum(weights, noise, power=2) / VARIANCE
-        squares = 1 + (squares - 1) * 2 / SQUARE_VARIANCE  # as of normal numbers: where selection is blind, 1
+        squares = 1 + (squares - 1) * 2 / SQUARE_VARIANCE  # as for normal numbers; 1 where selection is blind
         widths = self._variances.sqrt()
         self.genes = (self.genes.double() + self._scales * self._sigma * widths * mean).float()
 
@@ -109,7 +112,7 @@ class _SepCMA:
         unbiased = length / math.sqrt(1 - (1 - rate) ** (2 * (step + 1)))
         rate = self._rate_path
         self._path = (1 - rate) * self._path
-        if unbiased < (1.4 + 2 / (len(mean) + 1)) * self._norm:  # else the step size alone has to grow
+        if unbiased < (1.4 + 2 / (len(mean) + 1)) * self._norm:  # otherwise the step size alone has to grow
             self._path = self._path + math.sqrt(rate * (2 - rate) * mass) * widths * mean
 
         rate = self._rate_covariance
@@ -134,5 +137,5 @@ class _SepCMA:
 
 
 def _effective(weights: Tensor) -> float:
-    """Return the effective mass of weights `[P]` that add up to 1; sorted first, for the same bits in any order."""
+    """Return the effective mass of weights `[P]` that sum to 1, sorted first for the same bits in any order."""
     return float(1 / weights.sort(descending=True).values.square().sum())

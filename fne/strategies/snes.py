@@ -1,4 +1,4 @@
-"""SNES: a normal distribution with a width of its own for each gene, moved along the natural gradient.
+"""SNES: a normal distribution with one width per gene, moved along the natural gradient.
 
 T. Schaul, T. Glasmachers, J. Schmidhuber, "High dimensions and heavy tails for natural evolution strategies", GECCO
 2011, algorithm 2 (separable NES).
@@ -11,13 +11,14 @@ Deviations
   is the least-squares fit of the utilities by the derivatives of the log-density, which are `s` for the centre and
   `s^2 - 1` for the logarithm of a width. The coefficient of a width is the mean of `u (s^2 - 1)` over the variance of
   `s^2`, and the paper's 2 is this variance for a normal `s`. Here the variance of the noise's squares takes the place
-  of the 2 (`philox.SQUARE_VARIANCE`, 1.698), without which widths follow a utility that is linear in `s^2` at 85 % of
-  the rate. Evaluations beside those with normal numbers: `benchmarks/widths.py`.
-- Candidates of equal fitness, those whose loss is not finite among them, share their utilities.
-- With `wire=lineage` nodes repeat the step from what the server decided, which alone ranks; the same bits at both ends.
+  of the 2 (`philox.SQUARE_VARIANCE`, 1.698); with the 2, widths would follow a utility that is linear in `s^2` at 85 %
+  of the rate. `benchmarks/widths.py` compares the evaluations with those of normal numbers.
+- Candidates of equal fitness, including those with a non-finite loss, share their utilities.
+- With `wire=lineage` nodes repeat the step from the server's decision; only the server ranks, and both ends have the
+  same bits.
 - Beyond the paper: `eta_final`, a schedule of the centre's learning rate; 1, the default, is the paper's constant.
-- Generations are evaluated on other nodes and samples each, so the fitness is noisy; more candidates than the paper's
-  formula (`population=0`) average it out.
+- Each generation is evaluated on other nodes and samples, so the fitness is noisy; more candidates than the paper's
+  formula gives (`population=0`) average the noise out.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ def snes(
 
 
 class _SNES:
-    """The centre and the widths of the distribution."""
+    """State of the method: centre and widths of the distribution."""
 
     remedy = "strategy.sigma"
 

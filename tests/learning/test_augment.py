@@ -1,4 +1,4 @@
-"""Inputs moved at random: by whole places, each by its own draw, the same for all candidates."""
+"""Random shifts of inputs: by whole places, each by its own draw, the same for all candidates."""
 
 from __future__ import annotations
 

@@ -178,7 +178,7 @@ def test_a_resumed_run_ends_with_the_same_bits(
     ("name", "settings", "message"),
     [
         ("es", {"population": 7}, r"strategy\.population = 7: must be even: candidates come in antithetic pairs"),
-        ("es", {"momentum": 0.5}, r"strategy\.momentum = 0\.5: must be 0 with optimizer = adam: it is sgd's"),
+        ("es", {"momentum": 0.5}, r"strategy\.momentum = 0\.5: must be 0 with optimizer = adam: only sgd has momentum"),
         (
             "es", {"uplink": "sign", "shape": "raw"},
             r"strategy\.shape = 'raw': must be ranks with uplink = sign: its weights are the votes",

@@ -326,7 +326,7 @@ def test_losses_of_outputs_add_up(loss: str, output: str) -> None:
 
 @pytest.mark.parametrize(("loss", "output"), [("cross_entropy", "sigmoid"), ("mse", "softmax"), ("nmse", "softmax")])
 def test_losses_that_outputs_do_not_have_are_refused(loss: str, output: str) -> None:
-    with pytest.raises(FneError, match="none has its own"):
+    with pytest.raises(FneError, match="outputs have no separate losses"):
         fitness.sample_losses(loss, torch.zeros(1, 2, 3), torch.tensor([0, 1]), output, per_output=True)
 
 
@@ -517,10 +517,10 @@ def test_it_learns(strategy: str, least: float, model: str, tmp_path: Path) -> N
         (["strategy.w1=[0.5,1.5]"], "strategy.w1 = \\[0.5, 1.5\\]: must be"),
         (["strategy.w1=[0,0]", "strategy.w2=[0,0,0]"], r"strategy.w1 = \[0.0, 0.0\]: must be one number, or 3"),
         (["strategy.w1=[]", "strategy.w2=[]", "strategy.alpha=[]"], r"strategy.w1 = \[\]: must be a number, or a list"),
-        (["strategy.alpha=[]"], r"strategy.alpha = \[\]: must be a number, or a list of one at least"),
+        (["strategy.alpha=[]"], r"strategy.alpha = \[\]: must be a number, or a list of at least one number"),
         (["strategy.alpha=9", "strategy.alpha_max=8"], "strategy.alpha = 9.0: must be at most strategy.alpha_max = 8"),
         (["strategy.loss=bce"], "strategy.loss = 'bce': must be nmse or mse"),
-        (["model=mlp", "model.output=linear"], "strategy.exact_reduction = true: must be false but for the mse"),
+        (["model=mlp", "model.output=linear"], "strategy.exact_reduction = true: must be false, except for mse"),
         (["strategy.validate_every=5"], "the validation part is empty"),
         (["strategy=es", "strategy.loss=mse"], "the validation part is empty"),
     ],
