@@ -112,7 +112,7 @@ class Clients:
 class PrivateTraining:
     """Private averaging: how nodes train, how updates are clipped and noised, and the accounted delta."""
 
-    batch_size: Annotated[int, Key("size of local batches; 0: all samples at once", unit="samples", ge=0)] = 10
+    batch_size: Annotated[int, Key("size of local batches; 0: all of a node's samples", unit="samples", ge=0)] = 10
     lr: LocalRate = 0.1
     loss: Annotated[Loss, Key("loss of training and validation")] = "cross_entropy"
     clip: Annotated[float, Key("largest L2 norm of an update; Z", gt=0)] = 1.0
