@@ -117,7 +117,7 @@ def train(
         ) from error
 
 
-_KINDS: Mapping[type[Config], Callable[[Any], Run]] = {LearningConfig: build, SearchConfig: build_search}
+_KINDS: dict[type[Config], Callable[[Any], Run]] = {LearningConfig: build, SearchConfig: build_search}
 
 
 def _build(config: Config) -> Run:

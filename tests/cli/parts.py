@@ -133,7 +133,7 @@ class Counting:
         self.sent.append("closed")
 
 
-@register("strategy", "double")
+@register("strategy", "double", lineage=True)
 class Double(FNE):
     """Do as FNE does, with another default."""
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import fne
+from fne.config.load import LearningConfig
 from fne.core.errors import RunError
 from fne.run.folder import locked, make_folder
 from fne.watch.history import read_history
@@ -74,14 +75,14 @@ def test_a_run_that_is_overtaken_while_it_loads_gets_another_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    overtaking, build = [], fne.run.train.build
+    overtaking, build = [], fne.run.train._KINDS[LearningConfig]
 
     def slow(config: Any) -> Any:
-        monkeypatch.setattr(fne.run.train, "build", build)
+        monkeypatch.setitem(fne.run.train._KINDS, LearningConfig, build)
         overtaking.append(fne.train("fne_toy", ["strategy.rounds=1"]))
         return build(config)
 
-    monkeypatch.setattr(fne.run.train, "build", slow)
+    monkeypatch.setitem(fne.run.train._KINDS, LearningConfig, slow)
     overtaken = fne.train("fne_toy", ["strategy.rounds=1"])
     assert [overtaking[0]["folder"], overtaken["folder"]] == ["runs/fne_toy-s0", "runs/fne_toy-s0-2"]
     assert overtaking[0]["model_sha256"] == overtaken["model_sha256"]

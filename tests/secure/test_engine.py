@@ -164,7 +164,7 @@ def test_a_number_out_of_range_is_its_nodes_failure(
 def test_what_to_do_about_weights_out_of_range_is_told(lab: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
     odd = {"delta": torch.tensor([1e300], dtype=torch.float64)}
     use(monkeypatch, lambda name: odd if name == "n3" else {"delta": torch.zeros(1)}, "train")
-    monkeypatch.setitem(registry._traits, ("task", "train"), {})  # which `train` itself yields more of
+    monkeypatch.setitem(registry._traits, ("task", "train"), {"remedy": "lower strategy.lr, or scale the data"})
     (failure,) = lab.secured.send(fitness(task="train", options={})).failures
     assert re.search(r"^delta\[0\] is out of range: .*; lower strategy.lr, or scale the data$", failure.reason)
 
