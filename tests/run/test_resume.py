@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import io
 import json
 import multiprocessing
@@ -204,12 +205,22 @@ def test_a_broken_summary_is_made_again(tmp_path: Path) -> None:
 CALL = "import sys, fne.cli.main; sys.exit(fne.cli.main.main(arguments))"
 
 
+BEFORE = (
+    "torch._dynamo",  # which optimizers import
+    "fne.cli.main", "fne.run.train", "fne.run.learning_run", "fne.watch.tables", "fne.watch.tensorboard",
+    "fne.data.toy", "fne.data.mnist", "fne.engines.local", "fne.models.logistic", "fne.models.mlp",
+    "fne.strategies.centralised", "fne.strategies.fedavg", "fne.strategies.fne",
+    "tensorboard.summary.writer.record_writer",
+)  # fmt: skip
+
+
 @pytest.fixture(scope="module")
 def start() -> Iterator[Callable[..., Any]]:
     """Return `start(code, **names) -> process`: forked from a server that has imported torch already."""
     context = multiprocessing.get_context("forkserver")
-    parts = ("experiment", "cli", "data.toy", "data.mnist", "models.mlp", "strategies.fne", "strategies.centralised")
-    context.set_forkserver_preload(["torch._dynamo", *(f"fne.{part}" for part in parts)])  # optimizers import dynamo
+    for name in BEFORE:
+        importlib.import_module(name)  # the server passes over what is not there, and each process imports it then
+    context.set_forkserver_preload([*BEFORE])
     started = []
 
     def run(code: str, **names: Any) -> Any:
