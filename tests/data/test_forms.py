@@ -189,7 +189,7 @@ def test_groups_that_are_refused(groups: Any, message: str) -> None:
 def test_other_things_that_are_refused() -> None:
     good = dataset(X, Y)
     assert refusal({"train": 1}).startswith(
-        "data.name: the data set is a dict; its function must return fne.core.contracts"
+        "data.name: the data set is a dict; its function must return fne.core.dataset"
     )
     assert refusal(replace(good, test=(X, Y))).startswith(
         "odd, test part: it is a tuple; it must be fne.core.dataset.Samples"

@@ -68,9 +68,9 @@ def test_every_task_declares_what_it_yields(name: str) -> None:
 
 def test_an_unknown_trait_is_an_error_that_names_the_known_ones() -> None:
     with pytest.raises(FneError, match="cannot register task 'x' with 'form': a task declares payload"):
-        registry.register("task", "x", form=dict)
+        registry.register("task", "x", form=dict)(dict)
     with pytest.raises(FneError, match="cannot register model 'x' with 'payload': a model declares no traits"):
-        registry.register("model", "x", payload=dict)
+        registry.register("model", "x", payload=dict)(dict)
 
 
 def test_the_declaration_is_evaluated_on_the_request_as_it_was_before_a_codec() -> None:

@@ -555,7 +555,7 @@ def test_a_run_does_not_go_on_with_other_data(tmp_path: Path) -> None:
     text = (
         "import torch\n"
         "from fne.config.registry import register\n"
-        "from fne.core.contracts import Dataset, Samples\n"
+        "from fne.core.dataset import Dataset, Samples\n"
         '@register("data", "noise")\n'
         "def noise(*, seed: int) -> Dataset:\n"
         '    """Be random."""\n'

@@ -225,7 +225,7 @@ def test_who_cannot_open_a_sum_is_told_before_anything_is_sent(changes: dict[str
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"then": "tell"}, "'tell' is not known to keep to itself what it is given, as select, hold"),
+        ({"then": "tell"}, "'tell' is not known to keep to itself what it is given"),
         ({"then": "release"}, "'release' is not known to keep to itself what it is given"),
         ({"task": "release"}, "'release' is no work whose results can be added"),
         ({"relay": None}, "'scores' is added up for a node to open, and not for the server"),

@@ -23,8 +23,8 @@ from fne.core.errors import ConfigError, DataError, FneError, RunError, SettingE
 from fne.core.messages import Header, Reply, Request, Status
 from fne.core.randomness import derive_seed
 from fne.engines.local import LocalEngine
-from fne.evolution import losses, shaping
 from fne.evolution import losses as fitness
+from fne.evolution import reduction, shaping
 from fne.evolution.evaluate import Evaluator, Plan
 from fne.evolution.genome import Layout
 from fne.evolution.philox import Perturbations, Purpose, Stream
@@ -344,10 +344,10 @@ def linear(outputs: int, rows: int, **settings: Any) -> tuple[Evaluator, Samples
 def test_reduced_samples_give_the_same_errors(outputs: int, rows: int, features: str) -> None:
     evaluator, samples = linear(outputs, rows, features=features)
     population = torch.randn(6, evaluator.layout.size)
-    triangles = losses.reduced(evaluator, samples)
+    triangles = reduction.reduced(evaluator, samples)
     assert triangles.shape[1] <= min(rows, evaluator.layout.size + 1)
     exact = (evaluator.logits(population, samples.x).double() - samples.y).square().sum(dim=1)
-    torch.testing.assert_close(losses.squared_errors(triangles, population), exact, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(reduction.squared_errors(triangles, population), exact, rtol=1e-5, atol=1e-5)
 
 
 def test_reduced_samples_are_exact_in_float64() -> None:
@@ -355,7 +355,7 @@ def test_reduced_samples_are_exact_in_float64() -> None:
     genes = torch.randn(2, 6)
     a = torch.cat([samples.x, torch.ones(50, 1)], dim=1).double()
     exact = (genes.double() @ a.t() - samples.y.double().t()).square().sum(dim=1, keepdim=True)
-    found = losses.squared_errors(losses.reduced(evaluator, samples), genes)
+    found = reduction.squared_errors(reduction.reduced(evaluator, samples), genes)
     torch.testing.assert_close(found, exact, rtol=1e-12, atol=0)
 
 
@@ -363,7 +363,7 @@ def test_a_model_that_is_not_linear_cannot_be_reduced() -> None:
     module = nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 1))
     evaluator = Evaluator(module, Plan("loop", 16, 64), output="linear")
     with pytest.raises(RunError, match="not linear in its genes"):
-        losses.reduced(evaluator, Samples(torch.ones(3, 5), torch.ones(3, 1)))
+        reduction.reduced(evaluator, Samples(torch.ones(3, 5), torch.ones(3, 1)))
 
 
 def test_exact_reduction_is_the_same_run() -> None:

@@ -449,7 +449,7 @@ def test_check_looks_at_other_data_sets_too(
     plugin.write_text(
         "import torch\n"
         "from fne.config.registry import register\n"
-        "from fne.core.contracts import Dataset, Samples\n"
+        "from fne.core.dataset import Dataset, Samples\n"
         f'@register("data", "twice{shared}")\n'
         "def twice(*, seed: int, again: bool = False) -> Dataset:\n"
         '    """Have a sample in two parts."""\n'
