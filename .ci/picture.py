@@ -87,7 +87,7 @@ def picture() -> str:
         else:
             drawn.append(f'<path d="M{x + WIDTH // 2} {y + HEIGHT}V{v}" marker-end="url(#tip)"/>')
     width, height = GAP + columns * step, TOP + 4 * (HEIGHT + 2 * GAP)
-    titles = ("server, on the way out", "wire and node", "node, wire and server", "server, on the way back")
+    titles = ("server, on the way out", "wire and node", "node to server", "server, on the way back")
     heads = "".join(
         f'<text class="head" x="{GAP}" y="{TOP + row * (HEIGHT + 2 * GAP) - 8}">{title}</text>'
         for row, title in enumerate(titles)
