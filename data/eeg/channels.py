@@ -9,20 +9,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import mne
 
-_TWINS = {"T3": "T7", "T4": "T8", "T5": "P7", "T6": "P8"}
-"""Old name of a position in the 10-20 system -> new name."""
-
 
 def common_name(name: str) -> str:
     """Return a channel's name in the common spelling: `EEG FP1-REF` and `Fp1.` are `Fp1`; `T3` stays `T3`."""
     bare = re.sub(r"^EEG[\s_:-]+(?=[A-Za-z])", "", name.strip(" ."), flags=re.IGNORECASE)
     bare = re.sub(r"(?<=\w)[\s_-]+(REF|LE|AVG?)$", "", bare, flags=re.IGNORECASE).strip(" .")
     return _standard().get(bare.lower(), bare) or name
-
-
-def twin(name: str) -> str | None:
-    """Return the other name of a renamed position: the old T3, T4, T5, T6 are now T7, T8, P7, P8."""
-    return (_TWINS | {new: old for old, new in _TWINS.items()}).get(name)
 
 
 @cache

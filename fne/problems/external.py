@@ -35,7 +35,7 @@ from torch import Tensor
 from fne.config.registry import Key, register
 from fne.core.errors import CheckpointError, DataWarning, SettingError
 from fne.core.files import append, with_digest, without_digest, writing
-from fne.problems import child as calling
+from fne.problems import child as child_script
 from fne.problems.child import TOLD, Call, CallError, load, of_function
 from fne.problems.space import Problem, Space, space_of
 
@@ -378,14 +378,14 @@ class Child:
         assert self._process.stdin is not None
         self._process.stdin.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(calling.GRACE + 1)
+            self._process.wait(child_script.GRACE + 1)
         self.kill()
         self._forget()
 
     def _begin(self) -> None:
         self._forget()
         self._process = subprocess.Popen(
-            [sys.executable, "-P", calling.__file__],  # -P: the folder of that file has a types.py
+            [sys.executable, "-P", child_script.__file__],  # -P: no module beside the script hides one of the user's
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, start_new_session=True,
         )  # fmt: skip
         late = self._send({"path": [entry or os.getcwd() for entry in sys.path], **self._what}, START_LIMIT)
@@ -419,7 +419,7 @@ class Child:
                 part = os.read(process.stdout.fileno(), 65536)
                 if not part:
                     self.kill()  # and with it what it may have left running
-                    raise _EndedError(f"its process ended with {calling.ending(process.wait())}")
+                    raise _EndedError(f"its process ended with {child_script.ending(process.wait())}")
                 self._unread += part
         line, _, self._unread = self._unread.partition(b"\n")
         answer: dict[str, Any] = json.loads(line)

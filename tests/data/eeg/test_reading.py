@@ -11,7 +11,7 @@ import mne
 import numpy as np
 import pytest
 
-from fne.data.eeg.channels import common_name, twin
+from fne.data.eeg.channels import common_name
 from fne.data.eeg.diagnose import explain
 from fne.data.eeg.events import event_list, event_names
 from fne.data.eeg.find import companions, find
@@ -197,12 +197,6 @@ def test_channels_get_common_names_and_types(tmp_path: Path) -> None:
 def test_common_name(name: str, common: str) -> None:
     assert common_name(name) == common
     assert common_name(common) == common
-
-
-def test_twins() -> None:
-    assert [twin(name) for name in ("T3", "T4", "T5", "T6", "T7", "T8", "P7", "P8", "Cz")] == [
-        "T7", "T8", "P7", "P8", "T3", "T4", "T5", "T6", None
-    ]  # fmt: skip
 
 
 def test_events_that_mne_would_take_for_bad_parts_are_told(tmp_path: Path) -> None:
